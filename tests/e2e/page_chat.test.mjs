@@ -9,6 +9,7 @@ import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
 import { LAN_NAME, assertAccessible, chromiumPath, launch, open } from "./chromium.mjs";
 import { announced, ready, run, serve } from "./server.mjs";
+import { gate, standIn } from "./stand_in.mjs";
 
 const STORY = "Tell me a long story.";
 
@@ -168,6 +169,111 @@ describe("the chat page", { skip: chromiumPath() === null && "no Chromium is ins
     await ask(page, "What is a KV cache?");
     await finished(page);
     await other.locator("article.user").nth(2).filter({ hasText: "What is a KV cache?" }).waitFor();
+    assert.deepEqual(page.problems, []);
+  });
+
+  test("what goes on in one tab, and its new title, are not undone by what another tab asks", async () => {
+    const { url } = await start("--simulate", "40");
+    const page = await open(browser, url, { settings: { parameters: { temperature: 0, max_tokens: 100 } } });
+    await ask(page, "Go on for ever.");
+    await shown(page, 60);
+    await page.keyboard.press("Escape");
+    const stopped = await finished(page);
+    await written(page, stopped.slice(-20));
+    const other = await page.context().newPage();
+    await other.goto(url);
+    await other.click(".history .title");
+    await answers(other, stopped);
+    await page.getByRole("button", { name: "Continue" }).click();
+    await shown(page, stopped.length + 60);
+    const whole = await finished(page);
+    await answers(other, whole);
+    await page.locator(".history li").hover();
+    await page.getByLabel("Rename").click();
+    await page.fill(".history [aria-label=Title]", "For ever");
+    await page.press(".history [aria-label=Title]", "Enter");
+    await other.locator(".history .title").getByText("For ever").waitFor();
+    await ask(other, "And now?");
+    await finished(other);
+    await page.reload();
+    await page.locator("article.assistant.finished").nth(1).waitFor();
+    await page.waitForFunction((whole) => document.querySelector("article.assistant .text")?.textContent.trim() === whole, whole);
+    assert.equal(await page.locator(".history .title").textContent(), "For ever");
+    assert.deepEqual(page.problems, []);
+  });
+
+  test("an answer that another tab waits for is not taken for lost", async () => {
+    const begins = gate();
+    const upstream = await standIn({ "Wait.": [begins.step, { content: "It came." }] });
+    ends.push(upstream.close);
+    const { url } = await start("--upstream", upstream.url);
+    const page = await open(browser, url, { settings: { delivery: "sse" } });
+    await page.locator(".dot.ready").waitFor();
+    await ask(page, "Wait.");
+    await written(page, "Wait.");
+    const other = await page.context().newPage();
+    await other.goto(url);
+    await other.click(".history .title");
+    await other.locator("article.assistant").waitFor();
+    // Longer than it waits for a word of the first tab.
+    await other.waitForTimeout(1_500);
+    assert.equal(await other.locator("article.failed").count(), 0);
+    begins.open();
+    await Promise.all([answers(page, "It came."), answers(other, "It came.")]);
+    assert.deepEqual(page.problems, []);
+  });
+
+  test("an answer that the server has forgotten stays as far as it was kept", async () => {
+    const { url } = await start("--simulate", "40");
+    const page = await open(browser, url, { settings: { delivery: "sse", parameters: { temperature: 0, max_tokens: 400 } } });
+    await ask(page, "Go on for ever.");
+    await shown(page, 60);
+    const begun = (await answerOf(page)).slice(0, 20);
+    await written(page, begun);
+    const other = await page.context().newPage();
+    await page.close();
+    await other.route("**/v1/streams/**", (route) => route.fulfill({ status: 404, json: { error: { message: "unknown" } } }));
+    await other.goto(url);
+    await other.click(".history .title");
+    await other.locator("article.failed").getByText("not kept any more").waitFor();
+    const kept = await keptAnswerOf(other);
+    assert.ok(kept.startsWith(begun), kept);
+    await written(other, "not kept any more");
+    await other.reload();
+    assert.equal(await keptAnswerOf(other), kept);
+  });
+
+  test("the Enter that ends an input method's composition sends nothing, and ends no new title", async () => {
+    const page = await open(browser, url, { settings: greedy });
+    const enter = (where, keyCode) => page.dispatchEvent(where, "keydown", { key: "Enter", keyCode, bubbles: true, cancelable: true });
+    await page.fill("#prompt", "とは");
+    await enter("#prompt", 229);
+    assert.equal(await page.inputValue("#prompt"), "とは");
+    assert.equal(await page.locator("article").count(), 0);
+    await enter("#prompt", 13);
+    await finished(page);
+    await page.locator(".history li").hover();
+    await page.getByLabel("Rename").click();
+    await page.fill(".history [aria-label=Title]", "題");
+    await enter(".history [aria-label=Title]", 229);
+    assert.equal(await page.inputValue(".history [aria-label=Title]"), "題");
+    await enter(".history [aria-label=Title]", 13);
+    await page.locator(".history .title").getByText("題", { exact: true }).waitFor();
+    assert.deepEqual(page.problems, []);
+  });
+
+  test("says so where the browser keeps no conversations", async () => {
+    const page = await open(browser, url, { settings: greedy });
+    await page.addInitScript(() => {
+      indexedDB.open = () => {
+        throw new DOMException("blocked", "SecurityError");
+      };
+    });
+    await page.reload();
+    await page.getByText("This browser keeps nothing for the page").waitFor();
+    await ask(page, "What is TTFT?");
+    assert.ok((await finished(page)).length > 0);
+    assert.equal(await page.getByText("Conversations are kept here").count(), 0);
     assert.deepEqual(page.problems, []);
   });
 

@@ -327,6 +327,18 @@ describe("a message", { skip: chromiumPath() === null && "no Chromium is install
     assert.deepEqual(page.problems, []);
   });
 
+  test("runs from right to left where its words do, also in lists, as do questions and the prompt", async () => {
+    ANSWERS["שאלה"] = inPieces("פתיחה\n\n- אחת\n- two\n", 3);
+    const page = await answered("שאלה");
+    await text(page).locator("li").nth(1).waitFor();
+    await page.fill("#prompt", "עוד");
+    for (const where of ["article.user .plain", "article.assistant p", "article.assistant ul", "article.assistant li", "#prompt"]) {
+      const direction = await page.locator(where).first().evaluate((element) => getComputedStyle(element).direction);
+      assert.equal(direction, "rtl", where);
+    }
+    assert.deepEqual(page.problems, []);
+  });
+
   test("says that it pauses, and marks where it paused", async () => {
     const page = await asked("pause");
     await page.locator("article.assistant .standing.paused").waitFor();

@@ -111,6 +111,37 @@ test("what another tab goes on with is shown, with the whole answer", () => {
   assert.deepEqual(shown(tree.merged(theirs, ours)), ["one", "first", "two"], "never less than what is here");
 });
 
+test("an answer that went on in another tab after it was stopped here is taken whole", () => {
+  const stopped = { ...answered("a", "fir"), state: { is: "finished", reason: "stopped" } };
+  const asked = conversation("one");
+  const base = tree.addAnswer(asked, asked.leaf, stopped, 3);
+  const theirs = tree.withMessage(base, answered("a", "first, whole"), null, 4);
+  const ours = tree.addQuestion(base, "a", "two", [], 5);
+  assert.deepEqual(shown(tree.merged(ours, theirs)), ["one", "first, whole", "two"], "though ours is newer");
+  assert.deepEqual(shown(tree.merged(theirs, base)), ["one", "first, whole"], "what they have is less");
+  const lost = { ...stopped, state: { is: "failed", error: "The page was closed.", retry: true } };
+  assert.equal(tree.merged(tree.withMessage(base, lost, null, 6), base).turns[1].message, stopped, "it was not lost");
+});
+
+test("the title and the oldest turn that the model sees are those that were chosen last", () => {
+  const base = conversation("one", "first", "two", "second");
+  const renamed = { ...base, title: "New", seenFrom: base.turns[2].id, updatedAt: 9 };
+  for (const whole of [tree.merged(base, renamed), tree.merged(renamed, base)]) {
+    assert.deepEqual([whole.title, whole.seenFrom], ["New", base.turns[2].id]);
+  }
+});
+
+test("an answer that is read again from its beginning never has less than was kept of it", () => {
+  const kept = { ...emptyMessage("a", "assistant"), text: "more than half", state: { is: "streaming" } };
+  const again = (text, state) => tree.fuller(kept, { ...kept, text, state });
+  const failed = { is: "failed", error: "gone", retry: false };
+  assert.deepEqual(again("", failed), { ...kept, state: failed });
+  assert.equal(again("more", { is: "streaming" }).text, kept.text);
+  assert.equal(again("more", { is: "finished", reason: "stopped" }).text, kept.text);
+  assert.equal(again("more than half of it", failed).text, "more than half of it");
+  assert.equal(again("whole", { is: "finished", reason: "stop" }).text, "whole");
+});
+
 test("what was taken out here does not bring back what hung on it", () => {
   const base = conversation("one", null);
   const theirs = tree.addQuestion(base, "r1", "two", [], 9);

@@ -1,4 +1,4 @@
-// Loads a module of the pages into node: `await load("chat/conversation.ts")`.
+// Loads modules of the pages into node: `await load("chat/conversation.ts")`.
 import { mkdtempSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
@@ -8,14 +8,21 @@ const here = (path) => fileURLToPath(new URL(path, import.meta.url));
 
 /** The exports of `path` under `src`. */
 export async function load(path) {
+  const [only] = await loadTogether(path);
+  return only;
+}
+
+/** The exports of each of `paths` under `src`, which share what they import. */
+export async function loadTogether(...paths) {
   // Beside node_modules, so that packages are found.
-  const folder = mkdtempSync(here("../node_modules/.loquent-test-"));
-  process.on("exit", () => rmSync(folder, { recursive: true, force: true }));
-  const outfile = join(folder, "module.mjs");
+  const outdir = mkdtempSync(here("../node_modules/.loquent-test-"));
+  process.on("exit", () => rmSync(outdir, { recursive: true, force: true }));
   await esbuild.build({
-    entryPoints: [here(`../src/${path}`)],
-    outfile,
+    entryPoints: paths.map((path, at) => ({ in: here(`../src/${path}`), out: `${at}` })),
+    outdir,
+    outExtension: { ".js": ".mjs" },
     bundle: true,
+    splitting: true,
     format: "esm",
     platform: "node",
     target: "es2022",
@@ -25,5 +32,5 @@ export async function load(path) {
     alias: { "@loquent/client": here("../../client/src/index.ts") },
     logLevel: "warning",
   });
-  return import(pathToFileURL(outfile).href);
+  return Promise.all(paths.map((_, at) => import(pathToFileURL(join(outdir, `${at}.mjs`)).href)));
 }

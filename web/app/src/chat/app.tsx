@@ -4,6 +4,7 @@ import type { VNode } from "preact";
 import { useEffect } from "preact/hooks";
 import { lazy } from "../shell/lazy.js";
 import { current, failures, isRunning, stop } from "./chats.js";
+import { isComposing } from "./composing.js";
 import { Composer } from "./composer.js";
 import { ChatHeader } from "./chat_header.js";
 import { dialogue, focusPrompt, isNarrow, newChat, settingsOpen, sidebarOpen, uncover } from "./layout.js";
@@ -48,7 +49,7 @@ function isKeyWanted(): boolean {
 }
 
 function handleKey(event: KeyboardEvent): void {
-  if (event.isComposing || dialogue.peek() !== "none") return;
+  if (isComposing(event) || dialogue.peek() !== "none") return;
   const isCommand = event.ctrlKey || event.metaKey;
   const isTyping = event.target instanceof HTMLElement && event.target.matches("input, textarea, select");
   if (event.key === "Escape") leave(event);

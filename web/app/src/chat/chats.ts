@@ -5,7 +5,7 @@ import { signal } from "@preact/signals";
 import { type TransportName, forgetChat } from "@loquent/client";
 import { LiveMessage } from "../message/live.js";
 import { loadMarkdown } from "../message/markdown/stream.js";
-import { NO_FACTS, emptyMessage, isOpen } from "../message/model.js";
+import { type Message, NO_FACTS, emptyMessage, isOpen } from "../message/model.js";
 import { readStored, writeStored } from "../shell/stored.js";
 import {
   type AnswerReference,
@@ -14,6 +14,7 @@ import {
   type Turn,
   addAnswer,
   addQuestion,
+  fuller,
   merged,
   newConversation,
   requestMessages,
@@ -25,8 +26,7 @@ import {
   withoutUnanswered,
 } from "./conversation.js";
 import { type FailureKind, failureKind } from "./explain.js";
-import type { HandedOver } from "./handover.js";
-import type { Head, Library } from "./library.js";
+import { type Head, type Library, idsWith } from "./library.js";
 import { RunningAnswer, textBefore } from "./running.js";
 import { chosenModel, lookSoon } from "./server.js";
 import type { Instructions, Preset } from "./preset.js";
@@ -42,6 +42,8 @@ export const heads = signal<readonly Head[]>([]);
 export const current = signal<Conversation>(newConversation(Date.now()));
 /** Answers on their way, by the conversation that they belong to. */
 export const running = signal<ReadonlyMap<string, RunningAnswer>>(new Map());
+/** Whether conversations outlive the page. */
+export const isLasting = signal(true);
 export const transport = signal<TransportName | null>(null);
 /** Why answers failed, as far as the page can help. */
 export const failures = signal<ReadonlyMap<string, FailureKind>>(new Map());
@@ -53,7 +55,11 @@ const savedAt = new Map<string, number>();
 /** Takes up `opened`, and the conversation that this tab had open before a reload. */
 export async function startChats(opened: Library): Promise<void> {
   library = opened;
-  opened.listen((changed) => void hearOtherTab(changed));
+  isLasting.value = opened.isLasting;
+  opened.listen(
+    (changed) => void hearOtherTab(changed),
+    (turn) => [...running.peek().values()].some(({ id }) => id === turn),
+  );
   heads.value = await opened.heads();
   const id = readStored("tab", OPEN_KEY);
   if (typeof id === "string" && shownPath(current.peek()).length === 0) await openConversation(id);
@@ -61,10 +67,9 @@ export async function startChats(opened: Library): Promise<void> {
 
 /** Another tab has kept or deleted the conversation `id`. */
 async function hearOtherTab(id: string): Promise<void> {
-  heads.value = (await library?.heads()) ?? [];
-  if (id !== current.peek().id || isRunning()) return;
-  const theirs = await library?.load(id);
-  if (theirs && theirs.updatedAt > current.peek().updatedAt) takeIn(theirs);
+  heads.value = (await library?.heads().catch(sayFailed)) ?? heads.peek();
+  const theirs = id === current.peek().id && (await load(id));
+  if (theirs) takeIn(theirs);
 }
 
 /** Shows what `theirs`, which is another tab's, adds to what is open. */
@@ -92,7 +97,7 @@ export function isRunning(): boolean {
 
 export async function openConversation(id: string): Promise<void> {
   // With what its answers need to be shown: they would be empty for a moment.
-  const [conversation = null] = await Promise.all([library?.load(id), loadMarkdown()]);
+  const [conversation] = await Promise.all([load(id), loadMarkdown()]);
   if (conversation === null) return;
   show(conversation);
   const last = shownPath(conversation).at(-1);
@@ -104,7 +109,8 @@ export function startNew(preset: Preset | null = null): void {
   show(newConversation(Date.now(), preset));
 }
 
-function show(conversation: Conversation): void {
+/** Makes `conversation` the one that is shown. */
+export function show(conversation: Conversation): void {
   const kept = new Set([...running.peek().values()].map(({ id }) => id));
   for (const id of lives.keys()) if (!kept.has(id)) lives.delete(id);
   current.value = conversation;
@@ -118,26 +124,25 @@ function takeUp(conversation: Conversation, last: Turn): void {
   const answer = newRunning(conversation.id, last.message);
   if (answer.resume()) return addRunning(answer);
   if (last.reference !== null) return readAlong(conversation.id, last.id, last.reference);
-  failAt(conversation, last.parent, "The page was closed before the answer was complete.");
+  void failIfAlone(last);
 }
 
-/** Shows an answer that another tab or device asked for, from its beginning on. */
-function readAlong(conversation: string, id: string, reference: AnswerReference): void {
+/** Says that the answer `turn`, which nothing leads to, is lost; unless another tab receives it, and keeps it. */
+async function failIfAlone(turn: Turn): Promise<void> {
+  const isReceived = await library?.isReceived(turn.id);
+  const conversation = current.peek();
+  // What another tab has kept meanwhile has taken its place.
+  if (isReceived || conversation.leaf !== turn.id || turnOf(conversation, turn.id) !== turn) return;
+  failAt(conversation, turn.parent, "The page was closed before the answer was complete.");
+}
+
+/** Shows an answer that another tab or device asked for, from its beginning on. What was kept of it stays until there is more. */
+export function readAlong(conversation: string, id: string, reference: AnswerReference): void {
   const known = turnOf(current.peek(), id)?.message;
   const before = known ? { text: textBefore(known), ...(known.continuedAt !== undefined && { continuedAt: known.continuedAt }) } : {};
   const answer = newRunning(conversation, { ...emptyMessage(id, "assistant"), ...before });
   addRunning(answer);
   answer.readAlong(reference);
-}
-
-/** Opens a conversation that consists of an answer that another device is being given. */
-export function continueHere({ reference, question }: HandedOver): void {
-  const asked = addQuestion(newConversation(Date.now()), null, question, [], Date.now());
-  const message = emptyMessage(newTurnId(), "assistant");
-  const conversation = addAnswer(asked, asked.leaf ?? "", message, Date.now());
-  show(conversation);
-  void save(conversation);
-  readAlong(conversation.id, message.id, reference);
 }
 
 /** Leaves the answer that is shown to another device. */
@@ -157,7 +162,7 @@ function failAt(conversation: Conversation, question: string | null, why: string
   lives.delete(failed.id);
 }
 
-function newTurnId(): string {
+export function newTurnId(): string {
   return newConversation(0).id;
 }
 
@@ -253,45 +258,51 @@ export async function save(conversation: Conversation): Promise<void> {
   try {
     const kept = await library?.save(conversation);
     if (kept && kept !== conversation) takeIn(kept);
-  } catch {
-    say("There is no room to keep this conversation. Export and delete old ones.");
+  } catch (error) {
+    sayFailed(error);
   }
 }
 
-export async function rename(id: string, title: string): Promise<void> {
-  const conversation = id === current.peek().id ? current.peek() : await library?.load(id);
-  if (!conversation || title.trim() === "") return;
-  const renamed = { ...conversation, title: title.trim() };
-  if (id === current.peek().id) current.value = renamed;
-  await save(renamed);
+/** Says why the browser does not keep conversations, or does not give them back. */
+function sayFailed(error: unknown): null {
+  const { name, message } = error as Error;
+  const isFull = name === "QuotaExceededError";
+  say(isFull ? "There is no room to keep this conversation. Export and delete old ones." : `The browser’s storage of conversations fails: ${message}`);
+  return null;
+}
+
+/** The conversation `id` as it is kept; `null` where there is none that can be read. */
+async function load(id: string): Promise<Conversation | null> {
+  return (await library?.load(id).catch(sayFailed)) ?? null;
+}
+
+/** The conversation `id`, which may be the one that is shown. */
+export async function conversationOf(id: string): Promise<Conversation | null> {
+  return id === current.peek().id ? current.peek() : load(id);
 }
 
 /** Deletes a conversation; a word about it offers to undo that. */
 export async function remove(id: string): Promise<void> {
-  const conversation = id === current.peek().id ? current.peek() : await library?.load(id);
+  const found = await conversationOf(id);
+  const answer = running.peek().get(id);
+  answer?.stop();
+  const conversation = found && answer ? withAnswer(found, { ...answer.live.message, state: { is: "finished", reason: "stopped" } }, null) : found;
   if (id === current.peek().id) startNew();
-  running.peek().get(id)?.stop();
   heads.value = heads.peek().filter((head) => head.id !== id);
-  await library?.remove(id);
+  await library?.remove(id).catch(sayFailed);
   if (!conversation) return;
   const undo = (): void => void save(conversation).then(() => openConversation(id));
   say(`Deleted “${conversation.title}”.`, { label: "Undo", act: undo });
 }
 
-/** Adds `conversations` to the library; those that it has are replaced if they are older. */
-export async function addAll(conversations: readonly Conversation[]): Promise<void> {
-  for (const conversation of conversations) {
-    const known = heads.peek().find(({ id }) => id === conversation.id);
-    if (!known || known.updatedAt < conversation.updatedAt) await save(conversation);
-  }
+/** Every conversation that is kept, one after the other. */
+export async function* allConversations(): AsyncGenerator<Conversation> {
+  if (library) yield* library.all();
 }
 
-export async function allConversations(): Promise<Conversation[]> {
-  return (await library?.all()) ?? [];
-}
-
+/** Ids of the conversations in which `words` occur. */
 export async function search(words: string): Promise<Set<string>> {
-  return (await library?.search(words)) ?? new Set();
+  return idsWith(words, allConversations());
 }
 
 function newRunning(conversation: string, message: Turn["message"]): RunningAnswer {
@@ -315,11 +326,20 @@ function handleProgress(answer: RunningAnswer): void {
 /** Stores how far `answer` has come. */
 async function keep(answer: RunningAnswer, reference: Turn["reference"]): Promise<void> {
   const isShown = answer.conversation === current.peek().id;
-  const conversation = isShown ? current.peek() : await library?.load(answer.conversation);
+  const conversation = isShown ? current.peek() : await load(answer.conversation);
   if (!conversation || turnOf(conversation, answer.id) === null) return;
-  const updated = withMessage(conversation, answer.live.message, reference, Date.now());
+  const updated = withAnswer(conversation, answer.live.message, reference);
+  const { message } = turnOf(updated, answer.id) ?? answer.live;
+  // What was kept of it is shown in place of less.
+  if (message !== answer.live.message && !isOpen(message.state)) lives.delete(answer.id);
   if (isShown) change(updated);
   else await save(updated);
+}
+
+/** `conversation` with how far the answer `message` has come. */
+function withAnswer(conversation: Conversation, message: Message, reference: Turn["reference"]): Conversation {
+  const kept = turnOf(conversation, message.id)?.message ?? message;
+  return withMessage(conversation, fuller(kept, message), reference, Date.now());
 }
 
 function handleEnd(answer: RunningAnswer, error: unknown): void {

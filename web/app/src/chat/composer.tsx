@@ -7,6 +7,7 @@ import { IconButton } from "../shell/controls.js";
 import { Icon } from "../shell/icons.js";
 import { lazy, withPart } from "../shell/lazy.js";
 import { ask, current, isRunning, stop } from "./chats.js";
+import { isComposing } from "./composing.js";
 import { shownPath } from "./conversation.js";
 import { draft, files } from "./draft.js";
 import { atEnd, goToEnd } from "./end.js";
@@ -45,6 +46,7 @@ export function Composer(): VNode {
           id="prompt"
           ref={prompt}
           rows={1}
+          dir="auto"
           placeholder="Ask something…"
           aria-label="Message"
           value={draft.value}
@@ -95,7 +97,7 @@ function submit(): void {
 }
 
 function handleKey(event: KeyboardEvent): void {
-  if (event.isComposing) return;
+  if (isComposing(event)) return;
   if (event.key === "ArrowUp" && draft.peek() === "" && !isRunning()) return editLast(event);
   if (event.key !== "Enter" || event.shiftKey) return;
   event.preventDefault();

@@ -141,12 +141,34 @@ export function withMessage(
   return { ...conversation, turns, updatedAt: now };
 }
 
+/** How much of an answer is there. */
+function extent({ text, reasoning, toolCalls }: Message): number {
+  return text.length + reasoning.length + JSON.stringify(toolCalls).length;
+}
+
+/** An answer as it is `now`, with no less text than was `kept` of it: it may be read again from its beginning. */
+export function fuller(kept: Message, now: Message): Message {
+  const isWhole = now.state.is === "finished" && now.state.reason !== "stopped";
+  return isWhole || extent(now) >= extent(kept) ? now : { ...kept, state: now.state };
+}
+
+/** Whether an answer has come further at another tab; it may have gone on after it was stopped here. */
+function isFurther(theirs: Message, ours: Message): boolean {
+  const more = extent(theirs) - extent(ours);
+  const isMended = ours.state.is === "failed" && theirs.state.is === "finished";
+  return more > 0 || (more === 0 && (isOpen(ours.state) || isMended));
+}
+
 /**
- * `ours` with what another tab has added to it. An answer that was on its way is taken as they have
- * it, and where they have gone on from what is shown here, that is shown.
+ * `ours` with what another tab has added to it. An answer is taken as it has come further, and where
+ * they have gone on from what is shown here, that is shown.
  */
 export function merged(ours: Conversation, theirs: Conversation): Conversation {
-  const turns = ours.turns.map((turn) => (isOpen(turn.message.state) ? (turnOf(theirs, turn.id) ?? turn) : turn));
+  const others = new Map(theirs.turns.map((turn) => [turn.id, turn]));
+  const turns = ours.turns.map((turn) => {
+    const other = others.get(turn.id);
+    return other && isFurther(other.message, turn.message) ? other : turn;
+  });
   const known = new Set(turns.map(({ id }) => id));
   for (const turn of theirs.turns) {
     // Without its parent it belongs to what was taken out here.
@@ -155,8 +177,8 @@ export function merged(ours: Conversation, theirs: Conversation): Conversation {
     turns.push(turn);
   }
   const wentOn = ours.leaf !== null && shownPath({ ...theirs, turns }).some(({ id }) => id === ours.leaf);
-  const { preset, updatedAt } = theirs.updatedAt > ours.updatedAt ? theirs : ours;
-  return { ...ours, turns, leaf: wentOn ? theirs.leaf : ours.leaf, preset, updatedAt };
+  const { title, seenFrom, preset, updatedAt } = theirs.updatedAt > ours.updatedAt ? theirs : ours;
+  return { ...ours, title, turns, leaf: wentOn ? theirs.leaf : ours.leaf, seenFrom, preset, updatedAt };
 }
 
 /** Without the turn `id` and everything below it; what is shown then ends above it, if it was shown. */

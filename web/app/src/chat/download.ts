@@ -69,15 +69,24 @@ async function ask(path: string, method: "GET" | "POST" | "DELETE", sent?: strin
     const { ok, status, body } = await requestJson(path, { method, headers, ...(sent !== undefined && { body: sent }) });
     const latest = readDownload(body);
     if (ok && latest !== null) follow(latest);
-    else refuse(refusalText(status, body, MAX_TEXT));
+    else refuse(refusalText(status, body, MAX_TEXT), status !== 404);
   } catch {
     refuse(NO_ANSWER);
   }
 }
 
-function refuse(refusal: string): void {
+/** Says why the server did not do what was asked; a server that was started again does not know the latest download. */
+function refuse(refusal: string, isKnown = true): void {
   const now = downloads.peek();
-  downloads.value = { is: "offered", latest: now.is === "offered" ? now.latest : null, refusal };
+  const latest = now.is === "offered" && isKnown ? now.latest : null;
+  downloads.value = { is: "offered", latest, refusal };
+  lookAgain(latest);
+}
+
+/** Looks at `latest` again soon, if it runs. */
+function lookAgain(latest: Download | null): void {
+  if (watching !== null) clearTimeout(watching);
+  watching = latest?.status === "downloading" ? setTimeout(() => void look(latest.id), LOOK_MS) : null;
 }
 
 /** Shows `latest`, looks again while it runs, and asks the model once it is there. */
@@ -85,8 +94,7 @@ function follow(latest: Download | null): void {
   const before = downloads.peek();
   const ran = before.is === "offered" && before.latest?.status === "downloading" && before.latest.id === latest?.id;
   downloads.value = { is: "offered", latest, refusal: "" };
-  if (watching !== null) clearTimeout(watching);
-  watching = latest?.status === "downloading" ? setTimeout(() => void look(latest.id), LOOK_MS) : null;
+  lookAgain(latest);
   if (ran && latest?.model) {
     changeSettings({ model: latest.model });
     lookSoon();

@@ -1,7 +1,9 @@
 // An answer on its way, handed to another device by a link. What proves the right to it is in the
 // link's fragment, which browsers send to nobody.
 
-import type { AnswerReference } from "./conversation.js";
+import { emptyMessage } from "../message/model.js";
+import { newTurnId, readAlong, save, show } from "./chats.js";
+import { type AnswerReference, addAnswer, addQuestion, newConversation } from "./conversation.js";
 import { readReference } from "./read_conversation.js";
 
 export interface HandedOver {
@@ -23,8 +25,20 @@ export function handoverLink({ reference, question }: HandedOver): string {
   return link.href;
 }
 
+/** Opens a conversation that consists of the answer that this page's address hands over, if it does. */
+export function continueHere(): void {
+  const handedOver = takeHandedOver();
+  if (handedOver === null) return;
+  const asked = addQuestion(newConversation(Date.now()), null, handedOver.question, [], Date.now());
+  const message = emptyMessage(newTurnId(), "assistant");
+  const conversation = addAnswer(asked, asked.leaf ?? "", message, Date.now());
+  show(conversation);
+  void save(conversation);
+  readAlong(conversation.id, message.id, handedOver.reference);
+}
+
 /** What this page's address hands over; it is taken out, so that no history keeps it. */
-export function takeHandedOver(): HandedOver | null {
+function takeHandedOver(): HandedOver | null {
   const fragment = new URLSearchParams(location.hash.slice(1));
   const answer = fragment.get(NAME);
   if (answer === null) return null;

@@ -1,4 +1,4 @@
-// Conversations as a file.
+// Conversations as files.
 
 import type { Conversation } from "./conversation.js";
 import { readConversation } from "./read_conversation.js";
@@ -6,13 +6,60 @@ import { readConversation } from "./read_conversation.js";
 const FORMAT = "loquent-conversations";
 
 /** Largest file that is read, bytes, and most conversations of it. */
-export const MAX_FILE_BYTES = 32 << 20;
+export const MAX_FILE_BYTES = 128 << 20;
 const MAX_CONVERSATIONS = 2_000;
 
-/** A file of `conversations`. What proves the right to an answer on its way stays here. */
-export function exportText(conversations: readonly Conversation[]): string {
+/** Largest file that is written, bytes, but for a conversation that alone is larger. */
+const FILE_BYTES = 32 << 20;
+
+/** What is between and around the conversations of a file. */
+const [BEGIN, BETWEEN, END] = [`{"format":"${FORMAT}","version":1,"conversations":[\n`, ",\n", "\n]}\n"];
+
+export interface Exported {
+  /** Each of them can be imported. */
+  readonly files: readonly Blob[];
+  /** Titles of the conversations that are too large for a file. */
+  readonly leftOut: readonly string[];
+}
+
+/** Files of `conversations`. What proves the right to an answer on its way stays here. */
+export async function exportFiles(conversations: AsyncIterable<Conversation> | Iterable<Conversation>): Promise<Exported> {
+  const parts: Blob[][] = [];
+  const leftOut: string[] = [];
+  let room = 0;
+  for await (const conversation of conversations) {
+    const part = partOf(conversation);
+    if (part === null) {
+      leftOut.push(conversation.title);
+      continue;
+    }
+    room -= part.size;
+    const last = parts.at(-1);
+    if (last && room >= 0 && last.length < MAX_CONVERSATIONS) {
+      last.push(part);
+      continue;
+    }
+    parts.push([part]);
+    room = FILE_BYTES - part.size;
+  }
+  return { files: parts.map(fileOf), leftOut };
+}
+
+/** `conversation` as it stands in a file; `null` if it is too large for one. */
+function partOf(conversation: Conversation): Blob | null {
   const withhold = (name: string, value: unknown): unknown => (name === "reference" ? null : value);
-  return JSON.stringify({ format: FORMAT, version: 1, conversations }, withhold, 1);
+  try {
+    const part = new Blob([JSON.stringify(conversation, withhold, 1)]);
+    return part.size + BEGIN.length + END.length > MAX_FILE_BYTES ? null : part;
+  } catch {
+    // Longer than any string may be.
+    return null;
+  }
+}
+
+function fileOf(parts: readonly Blob[]): Blob {
+  const listed = parts.flatMap((part, at) => (at === 0 ? [part] : [BETWEEN, part]));
+  return new Blob([BEGIN, ...listed, END], { type: "application/json" });
 }
 
 /**

@@ -17,37 +17,48 @@ export interface Library {
   readonly isLasting: boolean;
   heads(): Promise<Head[]>;
   load(id: string): Promise<Conversation | null>;
-  all(): Promise<Conversation[]>;
+  all(): AsyncIterable<Conversation>;
   /** Keeps `conversation`, together with what another tab has added since; returns both as one. */
   save(conversation: Conversation): Promise<Conversation>;
   remove(id: string): Promise<void>;
-  /** Ids of the conversations in which `words` occur. */
-  search(words: string): Promise<Set<string>>;
-  /** Has `hear` know of each conversation that another tab keeps or deletes. */
-  listen(hear: (id: string) => void): void;
+  /** Has `hear` know of each conversation that another tab keeps or deletes, and `receives` tell other tabs which answers come to this one. */
+  listen(hear: (id: string) => void, receives: (turn: string) => boolean): void;
+  /** Whether another tab receives the answer `turn`. */
+  isReceived(turn: string): Promise<boolean>;
 }
 
 /** Longest list that is shown: the newest ones. */
 const MAX_HEADS = 2_000;
+
+/** How long another tab may take to say that it receives an answer, ms. */
+const HEAR_MS = 1_000;
+
+/** Errors of a connection to the database that is lost: browsers close those of tabs in the background. */
+const LOST = ["InvalidStateError", "UnknownError", "AbortError"];
 
 interface Schema extends DBSchema {
   heads: { key: string; value: Head; indexes: { updatedAt: number } };
   bodies: { key: string; value: Conversation };
 }
 
+type Database = IDBPDatabase<Schema>;
+
 /** Opens the library of this device, or one in memory. */
-export async function openLibrary(): Promise<Library> {
+export async function openLibrary(open = openDatabase): Promise<Library> {
   try {
-    const database = await openDB<Schema>("loquent", 1, {
-      upgrade(database) {
-        database.createObjectStore("heads", { keyPath: "id" }).createIndex("updatedAt", "updatedAt");
-        database.createObjectStore("bodies", { keyPath: "id" });
-      },
-    });
-    return new DeviceLibrary(database);
+    return new DeviceLibrary(await open(), open);
   } catch {
     return new MemoryLibrary();
   }
+}
+
+function openDatabase(): Promise<Database> {
+  return openDB<Schema>("loquent", 1, {
+    upgrade(database) {
+      database.createObjectStore("heads", { keyPath: "id" }).createIndex("updatedAt", "updatedAt");
+      database.createObjectStore("bodies", { keyPath: "id" });
+    },
+  });
 }
 
 function headOf({ id, title, updatedAt }: Conversation): Head {
@@ -61,8 +72,22 @@ function mentions(conversation: Conversation, words: readonly string[]): boolean
   return words.every((word) => lower.some((text) => text.includes(word)));
 }
 
-function wordsOf(search: string): string[] {
-  return search.toLowerCase().split(/\s+/).filter((word) => word !== "");
+/** Ids of those of `conversations` in which the words of `search` occur. */
+export async function idsWith(search: string, conversations: AsyncIterable<Conversation>): Promise<Set<string>> {
+  const words = search.toLowerCase().split(/\s+/);
+  const found = new Set<string>();
+  for await (const one of conversations) if (mentions(one, words)) found.add(one.id);
+  return found;
+}
+
+/** Keeps `conversation`, with what another tab has kept since `known`; returns both as one. */
+async function keep(database: Database, conversation: Conversation, known: number | undefined): Promise<Conversation> {
+  const writing = database.transaction(["heads", "bodies"], "readwrite");
+  const bodies = writing.objectStore("bodies");
+  const kept = readConversation(await bodies.get(conversation.id));
+  const whole = kept !== null && kept.updatedAt !== known ? merged(conversation, kept) : conversation;
+  await Promise.all([writing.objectStore("heads").put(headOf(whole)), bodies.put(whole), writing.done]);
+  return whole;
 }
 
 class DeviceLibrary implements Library {
@@ -70,64 +95,101 @@ class DeviceLibrary implements Library {
   /** When each conversation was changed last, as far as this tab knows. */
   readonly #known = new Map<string, number>();
   readonly #tabs = typeof BroadcastChannel === "undefined" ? null : new BroadcastChannel("loquent:library");
+  #hasAsked = false;
+  #database: Database;
 
-  constructor(readonly database: IDBPDatabase<Schema>) {}
+  constructor(
+    database: Database,
+    readonly open: () => Promise<Database>,
+  ) {
+    this.#database = database;
+  }
 
-  async heads(): Promise<Head[]> {
-    const heads: Head[] = [];
-    let cursor = await this.database.transaction("heads").store.index("updatedAt").openCursor(null, "prev");
-    while (cursor && heads.length < MAX_HEADS) {
-      heads.push(cursor.value);
-      cursor = await cursor.continue();
+  /** What `act` makes of the database, over a new connection if this one is lost. */
+  async #use<T>(act: (database: Database) => Promise<T>): Promise<T> {
+    try {
+      return await act(this.#database);
+    } catch (error) {
+      if (!LOST.includes((error as Error).name)) throw error;
+      this.#database.close();
+      this.#database = await this.open();
+      return await act(this.#database);
     }
-    return heads;
+  }
+
+  heads(): Promise<Head[]> {
+    return this.#use(async (database) => {
+      const heads: Head[] = [];
+      let cursor = await database.transaction("heads").store.index("updatedAt").openCursor(null, "prev");
+      while (cursor && heads.length < MAX_HEADS) {
+        heads.push(cursor.value);
+        cursor = await cursor.continue();
+      }
+      return heads;
+    });
   }
 
   async load(id: string): Promise<Conversation | null> {
-    const conversation = readConversation(await this.database.get("bodies", id));
+    const conversation = await this.#read(id);
     if (conversation) this.#known.set(id, conversation.updatedAt);
     return conversation;
   }
 
-  async all(): Promise<Conversation[]> {
-    const all = await this.database.getAll("bodies", null, MAX_HEADS);
-    return all.flatMap((one) => readConversation(one) ?? []);
+  async #read(id: string): Promise<Conversation | null> {
+    return readConversation(await this.#use(async (database) => database.get("bodies", id)));
+  }
+
+  async *all(): AsyncGenerator<Conversation> {
+    const ids = await this.#use(async (database) => database.getAllKeys("bodies"));
+    for (const id of ids) {
+      const conversation = await this.#read(id);
+      if (conversation) yield conversation;
+    }
   }
 
   async save(conversation: Conversation): Promise<Conversation> {
-    const writing = this.database.transaction(["heads", "bodies"], "readwrite");
-    const bodies = writing.objectStore("bodies");
-    const kept = readConversation(await bodies.get(conversation.id));
-    const isForeign = kept !== null && kept.updatedAt !== this.#known.get(kept.id);
-    const whole = isForeign ? merged(conversation, kept) : conversation;
-    const heads = writing.objectStore("heads").put(headOf(whole));
-    await Promise.all([heads, bodies.put(whole), writing.done]);
-    this.#known.set(whole.id, whole.updatedAt);
-    this.#tabs?.postMessage(whole.id);
+    const { id, updatedAt } = conversation;
+    const known = this.#known.get(id);
+    // What this tab keeps next has this in it already, even if it comes before the end of this.
+    this.#known.set(id, updatedAt);
+    this.#askToStay();
+    const whole = await this.#use((database) => keep(database, conversation, known));
+    if (whole !== conversation) this.#known.set(id, whole.updatedAt);
+    this.#tabs?.postMessage(id);
     return whole;
   }
 
+  /** Asks the browser to delete nothing of this when it runs out of room. */
+  #askToStay(): void {
+    if (!this.#hasAsked) void globalThis.navigator?.storage?.persist?.().catch(() => {});
+    this.#hasAsked = true;
+  }
+
   async remove(id: string): Promise<void> {
-    const writing = this.database.transaction(["heads", "bodies"], "readwrite");
-    await Promise.all([writing.objectStore("heads").delete(id), writing.objectStore("bodies").delete(id), writing.done]);
+    await this.#use(async (database) => {
+      const writing = database.transaction(["heads", "bodies"], "readwrite");
+      await Promise.all([writing.objectStore("heads").delete(id), writing.objectStore("bodies").delete(id), writing.done]);
+    });
     this.#tabs?.postMessage(id);
   }
 
-  listen(hear: (id: string) => void): void {
+  listen(hear: (id: string) => void, receives: (turn: string) => boolean): void {
     this.#tabs?.addEventListener("message", ({ data }) => {
       if (typeof data === "string") hear(data);
+      else if (receives(data.sought)) this.#tabs?.postMessage({ received: data.sought });
     });
   }
 
-  async search(search: string): Promise<Set<string>> {
-    const [words, found] = [wordsOf(search), new Set<string>()];
-    let cursor = await this.database.transaction("bodies").store.openCursor();
-    while (cursor) {
-      const conversation = readConversation(cursor.value);
-      if (conversation && mentions(conversation, words)) found.add(conversation.id);
-      cursor = await cursor.continue();
-    }
-    return found;
+  isReceived(turn: string): Promise<boolean> {
+    return new Promise((resolve) => {
+      const hear = ({ data }: MessageEvent): void => void (data.received === turn && resolve(true));
+      this.#tabs?.addEventListener("message", hear);
+      this.#tabs?.postMessage({ sought: turn });
+      setTimeout(() => {
+        this.#tabs?.removeEventListener("message", hear);
+        resolve(false);
+      }, HEAR_MS);
+    });
   }
 }
 
@@ -143,8 +205,8 @@ class MemoryLibrary implements Library {
     return this.#kept.get(id) ?? null;
   }
 
-  async all(): Promise<Conversation[]> {
-    return [...this.#kept.values()];
+  async *all(): AsyncGenerator<Conversation> {
+    yield* this.#kept.values();
   }
 
   async save(conversation: Conversation): Promise<Conversation> {
@@ -156,12 +218,10 @@ class MemoryLibrary implements Library {
     this.#kept.delete(id);
   }
 
-  async search(search: string): Promise<Set<string>> {
-    const words = wordsOf(search);
-    const found = [...this.#kept.values()].filter((one) => mentions(one, words));
-    return new Set(found.map(({ id }) => id));
-  }
-
   /** No other tab sees this one's memory. */
   listen(): void {}
+
+  async isReceived(): Promise<boolean> {
+    return false;
+  }
 }

@@ -7,12 +7,11 @@ import "../shell/base.css";
 import "../message/message.css";
 import "./chat.css";
 import { App } from "./app.js";
-import { continueHere, startChats, transport } from "./chats.js";
-import { takeHandedOver } from "./handover.js";
+import { startChats, transport } from "./chats.js";
 import { type Library, openLibrary } from "./library.js";
 import { ENDPOINT } from "./running.js";
 import { server, watchServer } from "./server.js";
-import { isPartMissing } from "../shell/lazy.js";
+import { isPartMissing, withPart } from "../shell/lazy.js";
 import { keepSettings } from "./settings.js";
 import { say } from "./toast.js";
 
@@ -27,9 +26,8 @@ watchServer();
 
 /** Shows what was open in this tab before a reload, or what another device hands over. */
 async function begin(library: Library): Promise<void> {
-  const handedOver = takeHandedOver();
   await startChats(library);
-  if (handedOver) continueHere(handedOver);
+  if (location.hash !== "") withPart(import("./handover.js"), ({ continueHere }) => continueHere());
 }
 
 effect(() => {

@@ -4,6 +4,7 @@ import type { VNode } from "preact";
 import { useRef } from "preact/hooks";
 import { IconButton } from "../shell/controls.js";
 import { choosePreset, current } from "./chats.js";
+import { isComposing } from "./composing.js";
 import { MAX_PRESET_NAME, type Preset, readPreset } from "./preset.js";
 import { deletePreset, keepPreset, presets } from "./presets.js";
 import { instructionsOf } from "./settings.js";
@@ -61,7 +62,7 @@ function Keeper({ preset }: { readonly preset: Preset | null }): VNode {
     choosePreset(null);
   };
   const handleKey = (event: KeyboardEvent): void => {
-    if (event.key !== "Enter" || event.isComposing) return;
+    if (event.key !== "Enter" || isComposing(event)) return;
     event.preventDefault();
     save();
   };

@@ -4,6 +4,7 @@ import { useSignal } from "@preact/signals";
 import type { VNode } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import { editQuestion } from "./chats.js";
+import { isComposing } from "./composing.js";
 import type { Turn } from "./conversation.js";
 import { editedTurn } from "./layout.js";
 
@@ -23,7 +24,7 @@ export function QuestionEditor({ turn }: { readonly turn: Turn }): VNode {
     editQuestion(turn, edited);
   };
   const handleKey = (event: KeyboardEvent): void => {
-    if (event.isComposing) return;
+    if (isComposing(event)) return;
     if (event.key === "Enter" && !event.shiftKey) send(event);
     if (event.key !== "Escape") return;
     event.preventDefault();
@@ -35,6 +36,7 @@ export function QuestionEditor({ turn }: { readonly turn: Turn }): VNode {
         ref={field}
         aria-label="Question"
         rows={3}
+        dir="auto"
         value={text.value}
         onInput={(event) => (text.value = event.currentTarget.value)}
         onKeyDown={handleKey}

@@ -3,7 +3,7 @@
 import { effect, signal } from "@preact/signals";
 import type { Conversation } from "./conversation.js";
 import { type Instructions, numberOf, readInstructions } from "./preset.js";
-import { type Place, readStored, writeStored } from "../shell/stored.js";
+import { readStored, writeStored } from "../shell/stored.js";
 
 export interface Settings extends Instructions {
   /** The model to ask; `null`: the server's first. */
@@ -40,19 +40,29 @@ export function instructionsOf({ preset }: Conversation): Instructions {
   return preset ?? settings.value;
 }
 
-/** Writes every change to where the settings are kept. */
+/** Writes every change to where the settings are kept. What is on the device is left to the tabs whose settings it holds. */
 export function keepSettings(): void {
+  let before = settings.peek();
   effect(() => {
     const now = settings.value;
     writeStored("tab", KEY, now);
-    writeStored("device", KEY, now.isKept ? now : null);
+    if (now !== before && (now.isKept || before.isKept)) writeStored("device", KEY, now.isKept ? now : null);
+    before = now;
+  });
+  globalThis.addEventListener("storage", () => {
+    // Another tab has removed them: this one must not bring them back.
+    if (settings.peek().isKept && !isOnDevice()) changeSettings({ isKept: false });
   });
 }
 
+function isOnDevice(): boolean {
+  return readStored("device", KEY) !== null;
+}
+
 function keptSettings(): Settings {
-  const places: readonly Place[] = ["tab", "device"];
-  const kept = places.map((place) => readStored(place, KEY)).find((value) => value !== null);
-  return readSettings(kept);
+  const kept = readSettings(readStored("tab", KEY) ?? readStored("device", KEY));
+  // They may have been removed while this tab was not there to hear of it.
+  return { ...kept, isKept: kept.isKept && isOnDevice() };
 }
 
 /** `value` as settings; what is missing or wrong in it is the default. */

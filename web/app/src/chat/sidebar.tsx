@@ -8,7 +8,7 @@ import { Brand, PageLinks } from "../shell/header.js";
 import { Icon } from "../shell/icons.js";
 import { lazy, withPart } from "../shell/lazy.js";
 import { newChat, sidebarOpen, uncover } from "./layout.js";
-import { current, heads, openConversation, remove, running, search } from "./chats.js";
+import { current, heads, isLasting, openConversation, remove, running, search } from "./chats.js";
 import type { Head } from "./library.js";
 
 const TitleEditor = lazy(async () => (await import("./title_editor.js")).TitleEditor);
@@ -65,7 +65,8 @@ function History(): VNode {
         />
       </label>
       <nav class="history" aria-label="History">
-        {all.length === 0 && <p class="faint">{found.value ? "Nothing found." : "Conversations are kept here, on this device only."}</p>}
+        {!isLasting.value && <p class="faint">This browser keeps nothing for the page: conversations end with it.</p>}
+        {all.length === 0 && <p class="faint">{found.value ? "Nothing found." : isLasting.value && "Conversations are kept here, on this device only."}</p>}
         {groups(all.slice(0, shown.value)).map(([name, items]) => (
           <section key={name}>
             <h2>{name}</h2>
@@ -128,7 +129,7 @@ function Item({ head: { id, title } }: { readonly head: Head }): VNode {
 function Transfers(): VNode {
   const file = useRef<HTMLInputElement | null>(null);
   const importFrom = ({ currentTarget: input }: Event): void =>
-    withPart(import("./transfers.js"), ({ importFile }) => void importFile(input as HTMLInputElement));
+    withPart(import("./transfers.js"), ({ importFiles }) => void importFiles(input as HTMLInputElement));
   return (
     <div class="transfers">
       <button type="button" onClick={() => file.current?.click()}>
@@ -137,7 +138,7 @@ function Transfers(): VNode {
       <button type="button" onClick={() => withPart(import("./transfers.js"), ({ exportAll }) => void exportAll())}>
         Export
       </button>
-      <input ref={file} class="unseen" type="file" accept="application/json,.json" aria-label="File to import" tabIndex={-1} onChange={importFrom} />
+      <input ref={file} class="unseen" type="file" multiple accept="application/json,.json" aria-label="Files to import" tabIndex={-1} onChange={importFrom} />
     </div>
   );
 }

@@ -2,12 +2,21 @@
 
 import type { VNode } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import { rename } from "./chats.js";
+import { conversationOf, current, save } from "./chats.js";
+import { isComposing } from "./composing.js";
 
 interface TitleEditorProps {
   readonly id: string;
   readonly title: string;
   readonly onDone: () => void;
+}
+
+async function rename(id: string, title: string): Promise<void> {
+  const conversation = await conversationOf(id);
+  if (!conversation || title.trim() === "") return;
+  const renamed = { ...conversation, title: title.trim(), updatedAt: Date.now() };
+  if (id === current.peek().id) current.value = renamed;
+  await save(renamed);
 }
 
 export function TitleEditor({ id, title, onDone }: TitleEditorProps): VNode {
@@ -18,7 +27,7 @@ export function TitleEditor({ id, title, onDone }: TitleEditorProps): VNode {
     onDone();
   };
   const handleKey = (event: KeyboardEvent): void => {
-    if (event.key !== "Enter" && event.key !== "Escape") return;
+    if (isComposing(event) || (event.key !== "Enter" && event.key !== "Escape")) return;
     event.preventDefault();
     finish(event.key === "Enter");
   };

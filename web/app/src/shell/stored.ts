@@ -3,7 +3,7 @@
 /** Longest value that is read, UTF-16 units. */
 const MAX_LENGTH = 1 << 20;
 
-export type Place = "tab" | "device";
+type Place = "tab" | "device";
 
 /** The value under `key`; `null` if there is none that can be read. */
 export function readStored(place: Place, key: string): unknown {

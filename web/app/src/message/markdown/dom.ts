@@ -151,7 +151,8 @@ export class DomSink implements BlockSink, Shared {
   #make(block: Block): { outer: Element; inner: Element; writer: Writer | null } {
     switch (block.is) {
       case "paragraph":
-        return this.#text(readable("p"));
+        // That of a list has the direction of its first words; what had its own would be left out of those.
+        return this.#text(this.#frames.at(-1)?.block.is === "item" ? element("p") : readable("p"));
       case "note":
         return this.#note(block.label);
       case "heading":
@@ -219,7 +220,7 @@ function readable(name: string): HTMLElement {
 }
 
 function listElement(start: number | null): HTMLElement {
-  const list = element(start === null ? "ul" : "ol");
+  const list = readable(start === null ? "ul" : "ol");
   if (start !== null && start !== 1) list.setAttribute("start", String(start));
   return list;
 }

@@ -23,6 +23,7 @@ export class PlainSink implements Sink {
   write(text: string): void {
     if (this.#box === null || this.#boxed > LONGEST_BOX) {
       this.#box = element("div", "plain");
+      this.#box.dir = "auto";
       this.#boxed = 0;
       this.root.append(this.#box);
     }

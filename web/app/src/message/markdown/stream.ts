@@ -68,9 +68,10 @@ export class TextStream {
     this.#work();
   }
 
-  /** The element leaves the page. */
+  /** The element leaves the page: nothing waits for its colours any more. */
   stop(): void {
     if (this.#frame !== null) cancelAnimationFrame(this.#frame);
+    if (!this.#isOver) this.#sink?.end();
     this.#isOver = true;
   }
 
