@@ -149,10 +149,28 @@ export class PathFinder {
     const { http, server, signal } = this.#context;
     try {
       const link = await this.#link();
-      if (link) return await link.resume(this.#linkRequest(), reference, offset, before);
-      return await resumeBySse(http, server, reference, offset, signal);
+      const resumed = link && (await this.#resumeByLink(link, reference, offset, before));
+      return resumed ?? (await resumeBySse(http, server, reference, offset, signal));
     } catch (error) {
       return this.#heed(error);
+    }
+  }
+
+  /** `null` if HTTP is to be tried at once: the session lives, and does not bring the answer. */
+  async #resumeByLink(
+    link: Link,
+    reference: AnswerReference,
+    offset: number,
+    before: LinkAnswer | null,
+  ): Promise<Source | null> {
+    try {
+      return await link.resume(this.#linkRequest(), reference, offset, before);
+    } catch (error) {
+      const lost = this.#heed(error);
+      const { options, server } = this.#context;
+      // A session that has ended may be followed by another one, as when the network has changed.
+      if (options.transport === "webtransport" || !link.isConnected(server)) throw lost;
+      return null;
     }
   }
 

@@ -104,7 +104,7 @@ test("an answer whose place another reader took ends here, and is not stopped", 
 test("a resume whose place another reader takes ends in the same way", async () => {
   const peer = new FakeServer({ deltas: answerOf(seeded(2), 200) });
   offerWebTransport(peer);
-  peer.overtakes = true;
+  peer.onResume = (stream) => stream.reset(4);
   const answer = streamChat(insisting());
   await assert.rejects(readAround(answer, 20, () => peer.breakSessions()), { kind: "superseded" });
   assert.equal(peer.resumed.length, 1);
@@ -155,6 +155,29 @@ test("a session that the shutting down server closes is not resumed", async () =
   assert.deepEqual(peer.resumed, []);
   peer.close();
 });
+
+for (const [what, onResume] of [
+  ["ends as a resume reaches it", (stream) => stream.server.closeSessions(6)],
+  ["resets every resume while its session lives", (stream) => stream.reset(2)],
+]) {
+  test(`an answer that was handed over goes on by HTTP where the server ${what}`, async () => {
+    const deltas = answerOf(seeded(3), 100);
+    const peer = new FakeServer({ deltas, onResume });
+    offerWebTransport(peer);
+    const rest = [];
+    routes[route("GET", `v1/streams/${"1".padStart(32, "0")}`)] = eventsOf(peer, rest);
+    await prepare(url());
+    const answer = streamChat({ url: url(), body: question });
+    await readAround(answer, 20, () => {
+      peer.mute = true; // no new session will open
+      peer.resetAnswers(2);
+    });
+    assert.equal(answer.text, textOf(deltas));
+    assert.deepEqual([answer.transport, peer.resumed.length], ["sse", 1]);
+    assert.ok(rest.length < deltas.length - 15, "it is not read again from its beginning");
+    peer.close();
+  });
+}
 
 test("a question to a server that is shutting down goes another way", async () => {
   const peer = new FakeServer({ shutsDown: true });
