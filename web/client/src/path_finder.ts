@@ -107,7 +107,9 @@ export class PathFinder {
       return asked;
     } catch (error) {
       if (error instanceof PathLost) noteOutcome(server, false);
-      if (error instanceof PathLost && options.transport !== "webtransport") return null;
+      // A server that drains refuses on its session, while HTTP reaches the one that follows it.
+      const mayBeElsewhere = error instanceof PathLost || (isRefusal(error) && error.status === 503);
+      if (mayBeElsewhere && options.transport !== "webtransport") return null;
       throw error;
     }
   }
@@ -188,7 +190,7 @@ export class PathFinder {
       // Where nothing else is wanted, the same would be tried until the server forgets the answer.
       return !error.isTransportUseless || this.#context.options.transport !== "webtransport";
     }
-    return error instanceof LoquentError && error.kind === "refused" && PASSING_STATUSES.includes(error.status ?? 0);
+    return isRefusal(error) && PASSING_STATUSES.includes(error.status ?? 0);
   }
 
   /** The link to the server, if WebTransport is wanted, possible and in time. */
@@ -210,6 +212,10 @@ export class PathFinder {
 }
 
 type HeaderFields = Record<string, string>;
+
+function isRefusal(error: unknown): error is LoquentError {
+  return error instanceof LoquentError && error.kind === "refused";
+}
 
 /** What programs are told of a lost path that nothing could follow. */
 export function brokenBy(error: unknown, message = "The connection broke; the answer is incomplete."): unknown {

@@ -327,6 +327,27 @@ test("a refusal is an error with its status, code and time to retry", async () =
   peer.close();
 });
 
+test("a question that is refused with 503 over WebTransport is asked once more by HTTP, with the same key", async () => {
+  const refuse = { status: 503, headers: { "Retry-After": "7" }, body: "{}" };
+  for (const [respond, expected] of [
+    [sseAnswer(words), null],
+    [(response) => void response.writeHead(429, { "retry-after": "9" }).end("{}"), { kind: "refused", status: 429, retryAfter_s: 9 }],
+  ]) {
+    const peer = new FakeServer({ refuse });
+    offerWebTransport(peer);
+    await prepare(url());
+    routes[route("POST", "v1/chat/completions")] = respond;
+    requests.length = 0;
+    const answer = streamChat({ url: url(), body: question });
+    if (expected === null) assert.equal(await answer.finalText(), words.join(""));
+    else await assert.rejects(readAll(answer), expected);
+    const keys = [...peer.questions.map(({ head }) => head), ...requests].map(({ headers }) => headers["idempotency-key"]);
+    assert.ok(keys.length === 2 && keys[0] === keys[1], `${keys}`);
+    await assert.rejects(readAll(streamChat(insisting())), { kind: "refused", status: 503, retryAfter_s: 7 });
+    peer.close();
+  }
+});
+
 test("cancelling tells the server, whichever the transport", async () => {
   const deltas = answerOf(seeded(4), 500);
   const peer = new FakeServer({ deltas });
