@@ -6,7 +6,7 @@ import { lastWinner, serverOf } from "../dist/discovery.js";
 import { LoquentError, prepare, resumeChat, streamChat } from "../dist/index.js";
 import { MessageType, encodeMessage } from "../dist/protocol.js";
 import { ID, TOKEN, chunk, eventsOf, insisting, nextServer, offerWebTransport, orderWorker, question, readAll, readAround, reloadPage, requests, route, routes, sseAnswer, url } from "./page.mjs";
-import { FakeServer, answerOf, seeded, textOf } from "./support.mjs";
+import { FakeServer, answerOf, logOf, seeded, textOf } from "./support.mjs";
 
 const words = Array.from({ length: 40 }, (_, at) => ` wörd${at}`);
 
@@ -473,6 +473,22 @@ test("a reader of another answer than the next server's is told", async () => {
   const answer = streamChat({ url: url(), body: question });
   await assert.rejects(readAll(answer), { kind: "broken", message: /another answer/ });
   assert.equal(answer.text, words.slice(0, 13).join(""));
+});
+
+test("a reader of another answer over WebTransport leaves its path", async () => {
+  const peer = new FakeServer({ deltas: answerOf(seeded(3), 2_000) });
+  offerWebTransport(peer);
+  peer.onResume = (stream, { channel, offset }) => {
+    if (offset > 0) return stream.gone(channel);
+    peer.log = logOf(answerOf(seeded(4), 2_000));
+    stream.begin(peer.answers.get("1".padStart(32, "0")), channel, 0);
+  };
+  const answer = streamChat(insisting({ pace: "off" }));
+  const reading = readAround(answer, 20, () => peer.resetAnswers(2));
+  await assert.rejects(reading, { kind: "broken", message: /another answer/ });
+  // The path that was reset, and the one with the other answer.
+  while (peer.resets.length < 2) await new Promise((resolve) => setTimeout(resolve, 1));
+  peer.close();
 });
 
 test("without resume a broken connection is an error, never an end", async () => {

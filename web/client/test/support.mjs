@@ -108,7 +108,7 @@ function pipe(pass = () => true, credit = null) {
  * messages, `instead` of datagrams or `too`, `never` otherwise. `breakAt`: counts of records after
  * which all sessions break off. `breaksUnanswered`: they break off when asked. `ignored`: names of
  * parameters that had no effect. `padding`: the step of padded frames. `extras`: messages that
- * precede an answer's first word. `shutsDown`: it refuses questions with code 6. `onResume(stream)`: what
+ * precede an answer's first word. `shutsDown`: it refuses questions with code 6. `onResume(stream, frame)`: what
  * becomes of a resume, if not what was asked for. `silent`: questions are taken, and nothing comes back. `certificate`: the one byte that its hash is made of.
  * `credit`: the `bytes` and `streams` that a session may have, and never gets more of, as in WebKit.
  * `frameBytes`: the most of a log that one frame has. `holds`: answers begin when they are released.
@@ -273,7 +273,7 @@ class FakeStream {
     const number = this.server.answers.size + 1;
     const answer = { id: hex(number), token: hex(number * 77), from: performance.now() };
     this.server.answers.set(answer.id, answer);
-    const begin = () => this.#begin(answer, this.head.channel, 0);
+    const begin = () => this.begin(answer, this.head.channel, 0);
     if (this.server.holds) this.server.held.push(begin);
     else begin();
   }
@@ -286,7 +286,7 @@ class FakeStream {
     this.writer.close().catch(() => {});
   }
 
-  #begin(answer, channel, offset) {
+  begin(answer, channel, offset) {
     this.answer = answer;
     this.sender = new PlainSender(channel, this.server.log);
     this.sender.cumulative = offset;
@@ -316,13 +316,18 @@ class FakeStream {
     }
   }
 
-  #resume({ id, token, offset, channel }) {
+  #resume(frame) {
+    const { id, token, offset, channel } = frame;
     const hex = (bytes) => Buffer.from(bytes).toString("hex");
     const answer = this.server.answers.get(hex(id));
     this.server.resumed.push({ offset, known: answer?.token === hex(token) });
-    if (this.server.onResume) return this.server.onResume(this);
+    if (this.server.onResume) return this.server.onResume(this, frame);
     if (this.server.refuseResumes.length > 0) return this.#refuse(this.server.refuseResumes.shift());
-    if (answer?.token === hex(token)) return this.#begin(answer, channel, offset);
+    if (answer?.token === hex(token)) return this.begin(answer, channel, offset);
+    this.gone(channel);
+  }
+
+  gone(channel) {
     this.#write(encodeMessage(MessageType.Frame, encodeFrame({ kind: "gone", channel })));
     this.writer.close().catch(() => {});
   }
