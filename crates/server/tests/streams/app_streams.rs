@@ -213,6 +213,30 @@ async fn more_of_a_message_stays_so_when_it_is_resumed() {
     assert_eq!(first.chunks().await[0], json!({"type": "start"}));
 }
 
+/// `useChat` sends all turns again with each question. A question with an image is refused; in an
+/// earlier one, a line of text takes its place.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_picture_of_the_past_ends_no_chat() {
+    let server = local();
+    let url = "data:image/png;base64,AA==";
+    let file = json!({"type": "file", "mediaType": "image/png", "url": url});
+    let text = json!({"type": "text", "text": "See:"});
+    let see = json!({"id": "m0", "role": "user", "parts": [text, file]});
+    let asked = json!({"id": "c", "messages": [see]});
+    let refused = post(&server, "/v1/ui/chat", &[], &asked).await;
+    assert_eq!(refused.status, StatusCode::BAD_REQUEST);
+    let mut body = ui("c", SHORT);
+    let turns = body["messages"].as_array_mut().unwrap();
+    let text = json!({"type": "text", "text": "I see nothing."});
+    turns.insert(0, json!({"id": "a0", "role": "assistant", "parts": [text]}));
+    turns.insert(0, see);
+    let reply = post(&server, "/v1/ui/chat", &[], &body).await;
+    let named = "messages[0].content[1] (image_url)";
+    assert_eq!(reply.header("x-loquent-ignored-parameters"), named);
+    let chunks = reply.chunks().await;
+    assert_eq!(chunks.last().unwrap()["finishReason"], "stop");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_chat_belongs_to_its_key() {
     let api_keys = ApiKeys::load(&["one".into(), "two".into()], None, None).unwrap();
