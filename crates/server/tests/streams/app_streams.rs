@@ -132,6 +132,26 @@ async fn an_answer_that_ended_unread_is_not_lost() {
     assert_eq!(text_of(&resumed), server.text(SHORT).await);
 }
 
+/// What its connection was handed may be lost on the way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_that_only_its_connection_had_is_replayed_to_an_app_that_lacks_it() {
+    let server = local();
+    let chunks = ask(&server, "c", SHORT).await.chunks().await;
+    for kept in ["", "?replay=false", "?startIndex=0"] {
+        let path = format!("/v1/ui/chat/c/stream{kept}");
+        assert_eq!(get(&server, &path).await.status, StatusCode::NO_CONTENT, "{kept}");
+    }
+    let lost = "/v1/ui/chat/c/stream?replay=true";
+    for _ in 0..2 {
+        assert_eq!(get(&server, lost).await.chunks().await, chunks);
+    }
+    let wrong = get(&server, "/v1/ui/chat/c/stream?replay=x").await;
+    assert_eq!(wrong.status, StatusCode::BAD_REQUEST);
+    let stopped = call(&server, "DELETE", "/v1/ui/chat/c/stream", &[]).await;
+    assert_eq!(stopped.status, StatusCode::NO_CONTENT);
+    assert_eq!(get(&server, lost).await.status, StatusCode::NO_CONTENT);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stopped_chat_generates_no_more() {
     let server = unhurried();
