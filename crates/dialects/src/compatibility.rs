@@ -85,7 +85,10 @@ const INFILL: &[Parameter] = &[
 /// The parameters of `POST /v1/ui/chat` beyond those of a chat completion. An app puts the latter
 /// into its transport's `body`.
 const UI_CHAT: &[Parameter] = &[
-    supported("messages", "UI messages; their files are refused, data and source parts left out"),
+    supported(
+        "messages",
+        "UI messages; of past files, a line of text; data and source parts are left out",
+    ),
     supported("id", "the chat's id, by which its answer is resumed and stopped"),
     supported("trigger", "accepted; has no effect"),
     supported("messageId", "as `trigger`"),

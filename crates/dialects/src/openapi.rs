@@ -123,8 +123,10 @@ const ROUTES: &[RouteEntry] = &[
     keyed("get", "/api/version", OLLAMA, "The version of Ollama's API"),
     keyed("post", "/v1/ui/chat", AI_SDK, "Answer a chat as a UI message stream"),
     keyed("delete", "/v1/ui/chat/{id}", AI_SDK, "Stop a chat's answer"),
-    keyed("get", "/v1/ui/chat/{id}/stream", AI_SDK, "Resume a chat's answer")
-        .with_query(&[("startIndex", "from this event on")]),
+    keyed("get", "/v1/ui/chat/{id}/stream", AI_SDK, "Resume a chat's answer").with_query(&[
+        ("startIndex", "from this event on"),
+        ("replay", "`true`: even one that a connection was handed to its end"),
+    ]),
     keyed("delete", "/v1/ui/chat/{id}/stream", AI_SDK, "Stop a chat's answer"),
     keyed("post", "/v1/models/load", LLAMA_SERVER, "Begin to load a model"),
     keyed("post", "/v1/models/unload", LLAMA_SERVER, "Let a model go"),

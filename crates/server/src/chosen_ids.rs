@@ -30,7 +30,7 @@ pub struct ChosenId {
 /// State of an answer, shared with its readers.
 #[derive(Debug, Default)]
 pub struct AnswerFate {
-    /// True once a reader has received all of it.
+    /// True once the connection of a reader has been handed all of it.
     pub is_read: AtomicBool,
 }
 

@@ -67,12 +67,12 @@ export function webTransportWorks(): boolean {
   return "WebTransport" in globalThis;
 }
 
-interface ProgressStore {
+interface RaceOutcome {
   readonly winner: TransportName;
   readonly until: number;
 }
 
-const remembered = new Map<string, ProgressStore>();
+const remembered = new Map<string, RaceOutcome>();
 const winnerKey = (server: URL): string => `loquent:transport:${server.href}`;
 
 /** The transport that won the last race for this server, if that was not long ago. */
@@ -92,10 +92,10 @@ export function rememberWinner(server: URL, winner: TransportName): void {
   }
 }
 
-function stored(server: URL): ProgressStore | null {
+function stored(server: URL): RaceOutcome | null {
   try {
     const memory: unknown = JSON.parse(localStorage.getItem(winnerKey(server)) ?? "null");
-    const { winner, until } = (memory ?? {}) as Partial<ProgressStore>;
+    const { winner, until } = (memory ?? {}) as Partial<RaceOutcome>;
     return (winner === "sse" || winner === "webtransport") && typeof until === "number" ? { winner, until } : null;
   } catch {
     return null;

@@ -139,6 +139,8 @@ export class LiveAnswer<C extends Chunk> implements Answer<C> {
       this.#memory?.release();
     } else {
       if (this.#isOursToEnd(ending)) this.#cancelAtServer();
+      // Without the answer's last record the path would wait for its reader for ever.
+      else if (!hasFailed(ending)) this.#source?.leave();
       this.#memory?.clear();
     }
     this.#setState("ended");
@@ -279,6 +281,11 @@ export class LiveAnswer<C extends Chunk> implements Answer<C> {
 function withPiece(calls: readonly ToolCall[], { index, id, name, arguments: piece }: ToolCall): readonly ToolCall[] {
   if (!calls.some((call) => call.index === index)) return [...calls, { index, id, name, arguments: piece }];
   return calls.map((call) => (call.index === index ? { ...call, arguments: call.arguments + piece } : call));
+}
+
+/** Whether the answer's last record said that it has failed. */
+function hasFailed(ending: Ending): boolean {
+  return ending.is === "failed" && ending.error instanceof LoquentError && ending.error.kind === "failed";
 }
 
 async function readAll(answer: AsyncIterable<unknown>): Promise<void> {

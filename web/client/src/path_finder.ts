@@ -107,7 +107,9 @@ export class PathFinder {
       return asked;
     } catch (error) {
       if (error instanceof PathLost) noteOutcome(server, false);
-      if (error instanceof PathLost && options.transport !== "webtransport") return null;
+      // A server that drains refuses on its session, while HTTP reaches the one that follows it.
+      const mayBeElsewhere = error instanceof PathLost || (isRefusal(error) && error.status === 503);
+      if (mayBeElsewhere && options.transport !== "webtransport") return null;
       throw error;
     }
   }
@@ -149,10 +151,28 @@ export class PathFinder {
     const { http, server, signal } = this.#context;
     try {
       const link = await this.#link();
-      if (link) return await link.resume(this.#linkRequest(), reference, offset, before);
-      return await resumeBySse(http, server, reference, offset, signal);
+      const resumed = link && (await this.#resumeByLink(link, reference, offset, before));
+      return resumed ?? (await resumeBySse(http, server, reference, offset, signal));
     } catch (error) {
       return this.#heed(error);
+    }
+  }
+
+  /** `null` if HTTP is to be tried at once: the session lives, and does not bring the answer. */
+  async #resumeByLink(
+    link: Link,
+    reference: AnswerReference,
+    offset: number,
+    before: LinkAnswer | null,
+  ): Promise<Source | null> {
+    try {
+      return await link.resume(this.#linkRequest(), reference, offset, before);
+    } catch (error) {
+      const lost = this.#heed(error);
+      const { options, server } = this.#context;
+      // A session that has ended may be followed by another one, as when the network has changed.
+      if (options.transport === "webtransport" || !link.isConnected(server)) throw lost;
+      return null;
     }
   }
 
@@ -170,7 +190,7 @@ export class PathFinder {
       // Where nothing else is wanted, the same would be tried until the server forgets the answer.
       return !error.isTransportUseless || this.#context.options.transport !== "webtransport";
     }
-    return error instanceof LoquentError && error.kind === "refused" && PASSING_STATUSES.includes(error.status ?? 0);
+    return isRefusal(error) && PASSING_STATUSES.includes(error.status ?? 0);
   }
 
   /** The link to the server, if WebTransport is wanted, possible and in time. */
@@ -192,6 +212,10 @@ export class PathFinder {
 }
 
 type HeaderFields = Record<string, string>;
+
+function isRefusal(error: unknown): error is LoquentError {
+  return error instanceof LoquentError && error.kind === "refused";
+}
 
 /** What programs are told of a lost path that nothing could follow. */
 export function brokenBy(error: unknown, message = "The connection broke; the answer is incomplete."): unknown {

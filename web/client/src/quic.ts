@@ -86,8 +86,6 @@ type State =
 interface Path {
   readonly connection: Connection;
   readonly channel: number;
-  /** Asks for an answer, of which nothing exists yet; else it resumes one. */
-  readonly asks: boolean;
   /** Carries what the server must skip (S-2.7). */
   readonly greased: boolean;
   stream: Stream | null;
@@ -126,7 +124,7 @@ export class DatagramAnswer {
 
   /** Asks for an answer (S-4.1). */
   ask(connection: Connection, head: RequestHead, body: string): void {
-    const path = this.#enter(connection, true);
+    const path = this.#enter(connection);
     const grease = path.greased ? greaseMember(this.random()) : {};
     const request = encodeJson(MessageType.Request, { ...head, channel: path.channel, ...grease });
     const end = encodeMessage(MessageType.Body, new Uint8Array(0));
@@ -135,7 +133,7 @@ export class DatagramAnswer {
 
   /** Goes on with an answer (S-4.7): what has arrived here already stays (D-6.4). */
   resume(connection: Connection, id: string, token: string, position: number): void {
-    const path = this.#enter(connection, false);
+    const path = this.#enter(connection);
     const { channel } = path;
     this.#receiver?.migrate(this.#now(), channel);
     if (!this.#receiver) this.#epoch = epochOf(position);
@@ -196,13 +194,12 @@ export class DatagramAnswer {
     return Math.floor(this.clock() * 1_000);
   }
 
-  #enter(connection: Connection, asks: boolean): Path {
+  #enter(connection: Connection): Path {
     this.#leave();
     this.#state = { is: "asking" };
     const path: Path = {
       connection,
       channel: connection.addChannel((datagram) => this.#handleFrame(path, datagram, false)),
-      asks,
       greased: isGreased(this.random()),
       stream: null,
       byStream: false,
@@ -241,7 +238,8 @@ export class DatagramAnswer {
       return this.#handleEnd(path);
     }
     const isOver = code === Code.Superseded || code === Code.Stopped || code === Code.Cancelled;
-    const isLeft = code === Code.ShuttingDown && !(path.asks && this.#state.is === "asking");
+    // A request that the server had not answered may be made elsewhere, a resume too.
+    const isLeft = code === Code.ShuttingDown && this.#state.is !== "asking";
     if (this.#state.is === "told" || !(isOver || isLeft)) return this.#lose(path, why, code === Code.Malformed);
     this.listener.ended(code);
     this.#finish();

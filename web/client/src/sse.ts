@@ -161,7 +161,7 @@ class EventAnswer implements Source {
     if (this.reference) stopByHttp(this.http, this.server, this.reference);
   }
 
-  /** The signal has ended the response; nothing else is held. */
+  /** Its reader or the signal has ended the response; nothing else is held. */
   leave(): void {}
 
   async *[Symbol.asyncIterator](): AsyncGenerator<Item> {

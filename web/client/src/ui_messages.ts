@@ -43,7 +43,8 @@ function contentOf(parts: readonly UiPartLike[]): string | ContentPart[] {
   return known.map((part): ContentPart => {
     if (part.type === "text") return { type: "text", text: part.text ?? "" };
     if (part.mediaType?.startsWith("image/")) return { type: "image_url", image_url: { url: part.url } };
-    return { type: "file", file: { filename: part.filename, file_data: part.url } };
+    const named = part.filename === undefined ? {} : { filename: part.filename };
+    return { type: "file", file: { ...named, file_data: part.url } };
   });
 }
 

@@ -6,7 +6,7 @@ import { lastWinner, serverOf } from "../dist/discovery.js";
 import { LoquentError, prepare, resumeChat, streamChat } from "../dist/index.js";
 import { MessageType, encodeMessage } from "../dist/protocol.js";
 import { ID, TOKEN, chunk, eventsOf, insisting, nextServer, offerWebTransport, orderWorker, question, readAll, readAround, reloadPage, requests, route, routes, sseAnswer, url } from "./page.mjs";
-import { FakeServer, answerOf, seeded, textOf } from "./support.mjs";
+import { FakeServer, answerOf, logOf, seeded, textOf } from "./support.mjs";
 
 const words = Array.from({ length: 40 }, (_, at) => ` wörd${at}`);
 
@@ -104,7 +104,7 @@ test("an answer whose place another reader took ends here, and is not stopped", 
 test("a resume whose place another reader takes ends in the same way", async () => {
   const peer = new FakeServer({ deltas: answerOf(seeded(2), 200) });
   offerWebTransport(peer);
-  peer.overtakes = true;
+  peer.onResume = (stream) => stream.reset(4);
   const answer = streamChat(insisting());
   await assert.rejects(readAround(answer, 20, () => peer.breakSessions()), { kind: "superseded" });
   assert.equal(peer.resumed.length, 1);
@@ -155,6 +155,29 @@ test("a session that the shutting down server closes is not resumed", async () =
   assert.deepEqual(peer.resumed, []);
   peer.close();
 });
+
+for (const [what, onResume] of [
+  ["ends as a resume reaches it", (stream) => stream.server.closeSessions(6)],
+  ["resets every resume while its session lives", (stream) => stream.reset(2)],
+]) {
+  test(`an answer that was handed over goes on by HTTP where the server ${what}`, async () => {
+    const deltas = answerOf(seeded(3), 100);
+    const peer = new FakeServer({ deltas, onResume });
+    offerWebTransport(peer);
+    const rest = [];
+    routes[route("GET", `v1/streams/${"1".padStart(32, "0")}`)] = eventsOf(peer, rest);
+    await prepare(url());
+    const answer = streamChat({ url: url(), body: question });
+    await readAround(answer, 20, () => {
+      peer.mute = true; // no new session will open
+      peer.resetAnswers(2);
+    });
+    assert.equal(answer.text, textOf(deltas));
+    assert.deepEqual([answer.transport, peer.resumed.length], ["sse", 1]);
+    assert.ok(rest.length < deltas.length - 15, "it is not read again from its beginning");
+    peer.close();
+  });
+}
 
 test("a question to a server that is shutting down goes another way", async () => {
   const peer = new FakeServer({ shutsDown: true });
@@ -304,6 +327,27 @@ test("a refusal is an error with its status, code and time to retry", async () =
   peer.close();
 });
 
+test("a question that is refused with 503 over WebTransport is asked once more by HTTP, with the same key", async () => {
+  const refuse = { status: 503, headers: { "Retry-After": "7" }, body: "{}" };
+  for (const [respond, expected] of [
+    [sseAnswer(words), null],
+    [(response) => void response.writeHead(429, { "retry-after": "9" }).end("{}"), { kind: "refused", status: 429, retryAfter_s: 9 }],
+  ]) {
+    const peer = new FakeServer({ refuse });
+    offerWebTransport(peer);
+    await prepare(url());
+    routes[route("POST", "v1/chat/completions")] = respond;
+    requests.length = 0;
+    const answer = streamChat({ url: url(), body: question });
+    if (expected === null) assert.equal(await answer.finalText(), words.join(""));
+    else await assert.rejects(readAll(answer), expected);
+    const keys = [...peer.questions.map(({ head }) => head), ...requests].map(({ headers }) => headers["idempotency-key"]);
+    assert.ok(keys.length === 2 && keys[0] === keys[1], `${keys}`);
+    await assert.rejects(readAll(streamChat(insisting())), { kind: "refused", status: 503, retryAfter_s: 7 });
+    peer.close();
+  }
+});
+
 test("cancelling tells the server, whichever the transport", async () => {
   const deltas = answerOf(seeded(4), 500);
   const peer = new FakeServer({ deltas });
@@ -429,6 +473,22 @@ test("a reader of another answer than the next server's is told", async () => {
   const answer = streamChat({ url: url(), body: question });
   await assert.rejects(readAll(answer), { kind: "broken", message: /another answer/ });
   assert.equal(answer.text, words.slice(0, 13).join(""));
+});
+
+test("a reader of another answer over WebTransport leaves its path", async () => {
+  const peer = new FakeServer({ deltas: answerOf(seeded(3), 2_000) });
+  offerWebTransport(peer);
+  peer.onResume = (stream, { channel, offset }) => {
+    if (offset > 0) return stream.gone(channel);
+    peer.log = logOf(answerOf(seeded(4), 2_000));
+    stream.begin(peer.answers.get("1".padStart(32, "0")), channel, 0);
+  };
+  const answer = streamChat(insisting({ pace: "off" }));
+  const reading = readAround(answer, 20, () => peer.resetAnswers(2));
+  await assert.rejects(reading, { kind: "broken", message: /another answer/ });
+  // The path that was reset, and the one with the other answer.
+  while (peer.resets.length < 2) await new Promise((resolve) => setTimeout(resolve, 1));
+  peer.close();
 });
 
 test("without resume a broken connection is an error, never an end", async () => {

@@ -108,8 +108,8 @@ function pipe(pass = () => true, credit = null) {
  * messages, `instead` of datagrams or `too`, `never` otherwise. `breakAt`: counts of records after
  * which all sessions break off. `breaksUnanswered`: they break off when asked. `ignored`: names of
  * parameters that had no effect. `padding`: the step of padded frames. `extras`: messages that
- * precede an answer's first word. `shutsDown`: it refuses questions with code 6. `overtakes`: somebody
- * else resumes what is resumed. `silent`: questions are taken, and nothing comes back. `certificate`: the one byte that its hash is made of.
+ * precede an answer's first word. `shutsDown`: it refuses questions with code 6. `onResume(stream, frame)`: what
+ * becomes of a resume, if not what was asked for. `silent`: questions are taken, and nothing comes back. `certificate`: the one byte that its hash is made of.
  * `credit`: the `bytes` and `streams` that a session may have, and never gets more of, as in WebKit.
  * `frameBytes`: the most of a log that one frame has. `holds`: answers begin when they are released.
  * `refusesSessions`: no further one opens. `refuseResumes`: RESPONSEs to the first resumes. `createsWritable`: datagrams are written as in Safari.
@@ -130,7 +130,7 @@ export class FakeServer {
 
   constructor(options) {
     const defaults = { deltas: [], loses: () => false, tick_ms: 1, refuse: null, mute: false, datagrams: true, frames: "never", breakAt: [] };
-    Object.assign(this, defaults, { breaksUnanswered: false, ignored: null, padding: null, extras: [], shutsDown: false, overtakes: false, silent: false, certificate: null, credit: null, frameBytes: 1000, holds: false, refusesSessions: false, refuseResumes: [], createsWritable: false }, options);
+    Object.assign(this, defaults, { breaksUnanswered: false, ignored: null, padding: null, extras: [], shutsDown: false, onResume: null, silent: false, certificate: null, credit: null, frameBytes: 1000, holds: false, refusesSessions: false, refuseResumes: [], createsWritable: false }, options);
     this.breakAt = [...this.breakAt];
     if (!this.datagrams) this.frames = "instead";
     const { deltas } = this;
@@ -273,7 +273,7 @@ class FakeStream {
     const number = this.server.answers.size + 1;
     const answer = { id: hex(number), token: hex(number * 77), from: performance.now() };
     this.server.answers.set(answer.id, answer);
-    const begin = () => this.#begin(answer, this.head.channel, 0);
+    const begin = () => this.begin(answer, this.head.channel, 0);
     if (this.server.holds) this.server.held.push(begin);
     else begin();
   }
@@ -286,7 +286,7 @@ class FakeStream {
     this.writer.close().catch(() => {});
   }
 
-  #begin(answer, channel, offset) {
+  begin(answer, channel, offset) {
     this.answer = answer;
     this.sender = new PlainSender(channel, this.server.log);
     this.sender.cumulative = offset;
@@ -316,13 +316,18 @@ class FakeStream {
     }
   }
 
-  #resume({ id, token, offset, channel }) {
+  #resume(frame) {
+    const { id, token, offset, channel } = frame;
     const hex = (bytes) => Buffer.from(bytes).toString("hex");
     const answer = this.server.answers.get(hex(id));
     this.server.resumed.push({ offset, known: answer?.token === hex(token) });
-    if (this.server.overtakes) return this.reset(4);
+    if (this.server.onResume) return this.server.onResume(this, frame);
     if (this.server.refuseResumes.length > 0) return this.#refuse(this.server.refuseResumes.shift());
-    if (answer?.token === hex(token)) return this.#begin(answer, channel, offset);
+    if (answer?.token === hex(token)) return this.begin(answer, channel, offset);
+    this.gone(channel);
+  }
+
+  gone(channel) {
     this.#write(encodeMessage(MessageType.Frame, encodeFrame({ kind: "gone", channel })));
     this.writer.close().catch(() => {});
   }

@@ -21,11 +21,13 @@ pub fn lower_message(mut message: Fields, out: &mut Vec<Value>) -> Result<bool, 
         return Err(message.error("role", wrong));
     }
     let is_assistant = role == "assistant";
-    let mut step = Step::default();
+    let (mut step, mut content) = (Step::default(), Vec::new());
     for (index, part) in parts.into_iter().enumerate() {
         let part = message.nested(&format!("parts[{index}]"), part)?;
         match Part::read(part)? {
-            Part::Text(text) => step.text.push_part(&text),
+            Part::Text(text) if is_assistant => step.text.push_part(&text),
+            Part::Text(text) => content.push(json!({"type": "text", "text": text})),
+            Part::File(file) if !is_assistant => content.push(file),
             Part::Reasoning(text) if is_assistant => step.reasoning.push_str(&text),
             Part::StepStart if is_assistant => std::mem::take(&mut step).finish(out),
             Part::Call(call) if is_assistant => step.calls.push(call),
@@ -34,14 +36,25 @@ pub fn lower_message(mut message: Fields, out: &mut Vec<Value>) -> Result<bool, 
     }
     match is_assistant {
         true => step.finish(out),
-        false => out.push(json!({"role": role, "content": step.text.into_string()})),
+        false => out.push(json!({"role": role, "content": content_of(content)})),
     }
     Ok(is_assistant)
+}
+
+/// Returns parts as a content: text alone as text, which every server takes.
+fn content_of(parts: Vec<Value>) -> Value {
+    match parts.iter().all(|part| part["type"] == "text") {
+        true => PartText::joined(parts.iter().filter_map(|part| part["text"].as_str())).into(),
+        false => parts.into(),
+    }
 }
 
 /// A part of a message, as far as a model can read it.
 enum Part {
     Text(String),
+    /// An image or another file, as a part of a chat message. The parser of chats knows whether
+    /// the model sees it.
+    File(Value),
     Reasoning(String),
     StepStart,
     Call(Call),
@@ -68,10 +81,7 @@ impl Part {
             "text" => Self::Text(text(&mut part)?),
             "reasoning" => Self::Reasoning(text(&mut part)?),
             "step-start" => Self::StepStart,
-            "file" => {
-                let wrong = "'file' is not supported: this server accepts text only.";
-                return Err(part.error("type", wrong));
-            }
+            "file" => Self::File(read_file(part)?),
             "dynamic-tool" => {
                 let name = part.string("toolName")?;
                 let name = name.ok_or_else(|| part.error("toolName", "is required."))?;
@@ -83,6 +93,18 @@ impl Part {
             },
         })
     }
+}
+
+fn read_file(mut part: Fields) -> Result<Value, ApiError> {
+    let url = part.string("url")?.ok_or_else(|| part.error("url", "is required."))?;
+    if part.string("mediaType")?.is_some_and(|kind| kind.starts_with("image/")) {
+        return Ok(json!({"type": "image_url", "image_url": {"url": url}}));
+    }
+    let mut file = json!({"file_data": url});
+    if let Some(name) = part.string("filename")? {
+        file["filename"] = name.into();
+    }
+    Ok(json!({"type": "file", "file": file}))
 }
 
 fn read_call(mut part: Fields, name: String) -> Result<Part, ApiError> {

@@ -120,9 +120,9 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named() {
-        let file = json!({"type": "file", "mediaType": "image/png", "url": "data:,"});
+        let file = json!({"type": "file", "mediaType": "image/png"});
         for (message, named) in [
-            (json!({"role": "user", "parts": [file]}), "'messages[0].parts[0].type'"),
+            (json!({"role": "user", "parts": [file]}), "'messages[0].parts[0].url'"),
             (json!({"role": "user", "content": "x"}), "'messages[0].parts'"),
             (json!({"role": "tool", "parts": []}), "'messages[0].role'"),
             (json!({"role": "user", "parts": [{"type": "text"}]}), "'messages[0].parts[0].text'"),

@@ -85,23 +85,27 @@ fn chat(app: &App, identity: &Identity, id: &str) -> Result<ChosenId, ApiError> 
 }
 
 /// `GET /v1/ui/chat/{id}/stream`: replays the answer from its beginning, or returns 204 if a chat's
-/// latest answer has been read to its end. With a run id, starts at chunk `startIndex`.
+/// latest answer has been handed to a reader's connection to its end. A network can still lose it
+/// there, which only the app knows: with `replay` it is replayed in any case. With a run id, starts
+/// at chunk `startIndex`.
 async fn resume(
     State(app): Shared,
     Extension(identity): Extension<Identity>,
     UrlPath(id): UrlPath<String>,
     uri: Uri,
 ) -> Result<Response, ApiError> {
+    let query = Query::of(&uri);
+    let skipped = first_chunk(query.text("startIndex"))?;
+    let is_lost = query.switch("replay")? == Some(true);
     let run = run_answer(&id);
     let is_run = run.is_some();
     let named = match run {
         Some(run) => run,
         None => match app.chosen_ids.find(&chat(&app, &identity, &id)?) {
-            Some(named) if !named.fate.is_read.load(Ordering::Relaxed) => named,
+            Some(named) if is_lost || !named.fate.is_read.load(Ordering::Relaxed) => named,
             _ => return Ok(no_content()),
         },
     };
-    let skipped = first_chunk(Query::of(&uri).text("startIndex"))?;
     // From the beginning in any case: a chunk's number comes from the records before it.
     let begin = Position::default();
     let Ok((_, inbox)) = app.resumable.attach_events(&named.handle, begin).await else {
@@ -161,7 +165,7 @@ fn stream(app: &App, inbox: EventsInbox, skipped: u64, named: NamedAnswer) -> Re
     response
 }
 
-/// A reader that records when its answer has been read.
+/// A reader that records when its connection has been handed the whole answer.
 struct UiReader {
     reader: LogReader<UiWriter>,
     named: NamedAnswer,

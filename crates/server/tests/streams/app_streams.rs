@@ -132,6 +132,26 @@ async fn an_answer_that_ended_unread_is_not_lost() {
     assert_eq!(text_of(&resumed), server.text(SHORT).await);
 }
 
+/// What its connection was handed may be lost on the way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_that_only_its_connection_had_is_replayed_to_an_app_that_lacks_it() {
+    let server = local();
+    let chunks = ask(&server, "c", SHORT).await.chunks().await;
+    for kept in ["", "?replay=false", "?startIndex=0"] {
+        let path = format!("/v1/ui/chat/c/stream{kept}");
+        assert_eq!(get(&server, &path).await.status, StatusCode::NO_CONTENT, "{kept}");
+    }
+    let lost = "/v1/ui/chat/c/stream?replay=true";
+    for _ in 0..2 {
+        assert_eq!(get(&server, lost).await.chunks().await, chunks);
+    }
+    let wrong = get(&server, "/v1/ui/chat/c/stream?replay=x").await;
+    assert_eq!(wrong.status, StatusCode::BAD_REQUEST);
+    let stopped = call(&server, "DELETE", "/v1/ui/chat/c/stream", &[]).await;
+    assert_eq!(stopped.status, StatusCode::NO_CONTENT);
+    assert_eq!(get(&server, lost).await.status, StatusCode::NO_CONTENT);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stopped_chat_generates_no_more() {
     let server = unhurried();
@@ -211,6 +231,30 @@ async fn more_of_a_message_stays_so_when_it_is_resumed() {
         assert_eq!(resumed[0], json!({"type": "start"}), "{path}");
     }
     assert_eq!(first.chunks().await[0], json!({"type": "start"}));
+}
+
+/// `useChat` sends all turns again with each question. A question with an image is refused; in an
+/// earlier one, a line of text takes its place.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_picture_of_the_past_ends_no_chat() {
+    let server = local();
+    let url = "data:image/png;base64,AA==";
+    let file = json!({"type": "file", "mediaType": "image/png", "url": url});
+    let text = json!({"type": "text", "text": "See:"});
+    let see = json!({"id": "m0", "role": "user", "parts": [text, file]});
+    let asked = json!({"id": "c", "messages": [see]});
+    let refused = post(&server, "/v1/ui/chat", &[], &asked).await;
+    assert_eq!(refused.status, StatusCode::BAD_REQUEST);
+    let mut body = ui("c", SHORT);
+    let turns = body["messages"].as_array_mut().unwrap();
+    let text = json!({"type": "text", "text": "I see nothing."});
+    turns.insert(0, json!({"id": "a0", "role": "assistant", "parts": [text]}));
+    turns.insert(0, see);
+    let reply = post(&server, "/v1/ui/chat", &[], &body).await;
+    let named = "messages[0].content[1] (image_url)";
+    assert_eq!(reply.header("x-loquent-ignored-parameters"), named);
+    let chunks = reply.chunks().await;
+    assert_eq!(chunks.last().unwrap()["finishReason"], "stop");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

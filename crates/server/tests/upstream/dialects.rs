@@ -81,10 +81,13 @@ async fn images_are_passed_on_in_every_api() {
     let input = json!([{"type": "input_image", "image_url": url}]);
     let user = |content: Value| json!({"role": "user", "content": content});
     let anthropic = json!([user(blocks), {"role": "assistant", "content": call}, user(result)]);
+    let file = json!({"type": "file", "mediaType": "image/png", "url": url});
+    let ui = json!([{"role": "user", "parts": [{"type": "text", "text": "See:"}, file]}]);
     let ollama = json!([{"role": "user", "content": "See:", "images": ["iVBORw0KGgo="]}]);
     for (path, body, places) in [
         ("/v1/messages", json!({"max_tokens": 5, "messages": anthropic}), &[(0, 1), (2, 0)][..]),
         ("/v1/responses", json!({"input": [user(input)]}), &[(0, 0)]),
+        ("/v1/ui/chat", json!({"messages": ui}), &[(0, 1)]),
         ("/api/chat", json!({"model": "m", "messages": ollama}), &[(0, 1)]),
         (
             "/api/generate",
