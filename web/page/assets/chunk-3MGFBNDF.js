@@ -1,0 +1,1 @@
+function n(o){return o.isComposing||o.keyCode===229}export{n as a};
