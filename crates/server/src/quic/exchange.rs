@@ -2,7 +2,7 @@
 //! or the resume of such an answer (`spec/session.md`, sections 3 and 4).
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::Instant;
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderValue};
@@ -13,6 +13,7 @@ use loquent_proto::headers::{IGNORED_HEADER, REPEAT_HEADER};
 use loquent_proto::{AnswerHandle, Position};
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
+use tokio::time::{timeout, timeout_at};
 use tower::ServiceExt;
 use web_transport_quinn::{RecvStream, SendStream};
 
@@ -21,6 +22,7 @@ use super::message::{
 };
 use super::request_head::RequestHead;
 use super::session::{QuicSession, Routed};
+use crate::connections::BodyPace;
 use crate::rate_headers::add_rate_headers;
 use crate::routes::parse_request::Intake;
 use crate::routes::resumable::{JoinedAnswer, ResumableRequest, start};
@@ -30,14 +32,12 @@ use loquent_resumable::{
 use loquent_serving::auth::EarlyIdentity;
 use loquent_serving::body::ReceivedBody;
 use loquent_serving::caller::Caller;
-use loquent_serving::error::ApiError;
+use loquent_serving::error::{ApiError, SlowBody};
 use loquent_serving::identity::Identity;
 use loquent_serving::obfuscation::encrypted;
 use loquent_serving::request_log::{OtherLine, REQUEST_ID_HEADER};
 use loquent_serving::trace_context::TraceParent;
 
-/// Time limit for receiving a client's request.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of frames waiting for room on the QUIC stream.
 const MAX_ASIDE: usize = 4;
 /// Longest frame that is read (D-7.6): an answer's task may have many of this size queued.
@@ -101,8 +101,7 @@ struct Exchange {
 
 impl Exchange {
     async fn run(&mut self) -> Result<(), Broken> {
-        let opening = tokio::time::timeout(REQUEST_TIMEOUT, self.opening()).await;
-        match opening.unwrap_or(Err(StreamError::Protocol("no complete request in time")))? {
+        match self.opening().await? {
             Opening::Tunnel(head, identity, body) => self.tunnel(head, identity, body).await,
             Opening::Ask(channel, head, identity, body) => {
                 self.ask(channel, head, identity, body).await
@@ -114,14 +113,17 @@ impl Exchange {
         }
     }
 
-    async fn opening(&mut self) -> Result<Opening, StreamError> {
+    async fn opening(&mut self) -> Result<Opening, Broken> {
         let app = self.session.app().clone();
-        let first = self.messages.first(app.bodies.large_heads()).await?;
+        let first = self.messages.first(app.bodies.large_heads());
+        let first = timeout(self.session.limits().request_timeout, first).await;
+        // The same request may succeed: this one may have waited for a permit for large heads.
+        let first = first.map_err(|_| Broken::Server(Code::BrokenOff))??;
         let first = first.ok_or(StreamError::Protocol("an empty stream"))?;
         match first.kind {
             MessageKind::Request => {}
             MessageKind::Frame => return self.read_resume(&first.payload),
-            _ => return Err(StreamError::Protocol("a first message that is not a request")),
+            _ => return Err(StreamError::Protocol("a first message that is not a request").into()),
         }
         let head = RequestHead::parse(&first.payload)
             .ok_or(StreamError::Protocol("an invalid head of a request"))?;
@@ -145,7 +147,7 @@ impl Exchange {
         &mut self,
         head: RequestHead,
         identity: Identity,
-    ) -> Result<Opening, StreamError> {
+    ) -> Result<Opening, Broken> {
         let app = self.session.app().clone();
         self.session.trust();
         // As over HTTP: a server at its limit refuses before it takes the body.
@@ -156,12 +158,21 @@ impl Exchange {
             return Ok(Opening::Refused(head, error, Some(identity)));
         }
         let mut body = app.bodies.begin(&identity);
+        let mut pace = BodyPace::begin(self.session.limits());
         loop {
-            match (self.messages.next_body().await?, head.channel) {
+            let piece = timeout_at(pace.due().into(), self.messages.next_body()).await;
+            let Ok(piece) = piece else {
+                return Ok(Opening::Refused(head, ApiError::body(&SlowBody), Some(identity)));
+            };
+            match (piece?, head.channel) {
                 (BodyPiece::Bytes(piece), _) => {
+                    pace.note(piece.len());
+                    let arrived = Instant::now();
                     if let Err(error) = body.push(&piece).await {
                         return Ok(Opening::Refused(head, error, Some(identity)));
                     }
+                    // It may have waited for memory.
+                    pace.forgive(arrived);
                 }
                 (BodyPiece::Empty, None) => {}
                 (BodyPiece::End, None) => {
@@ -176,13 +187,13 @@ impl Exchange {
         }
     }
 
-    fn read_resume(&self, payload: &[u8]) -> Result<Opening, StreamError> {
+    fn read_resume(&self, payload: &[u8]) -> Result<Opening, Broken> {
         match Frame::decode(payload, false) {
             Ok(Frame::Resume(resume)) => {
                 self.claim(resume.channel)?;
                 Ok(Opening::Resume(resume))
             }
-            _ => Err(StreamError::Protocol("a first frame that is not RESUME")),
+            _ => Err(StreamError::Protocol("a first frame that is not RESUME").into()),
         }
     }
 

@@ -68,6 +68,7 @@ pub struct Setup {
     pub drain_limit: Duration,
     pub quic: fn(&mut QuicConfig),
     pub max_tcp_connections: usize,
+    pub tcp: fn(&mut TcpLimits),
     /// The server of [`UPSTREAM_MODEL`].
     pub upstream: Option<String>,
 }
@@ -84,6 +85,7 @@ impl Default for Setup {
             drain_limit: Duration::from_secs(1),
             quic: |_| {},
             max_tcp_connections: 64,
+            tcp: |_| {},
             upstream: None,
         }
     }
@@ -133,6 +135,9 @@ fn options(setup: &Setup) -> ServerConfig {
         max_streams: 16,
     };
     (setup.quic)(&mut quic);
+    let max_connections = setup.max_tcp_connections;
+    let mut tcp = TcpLimits { max_connections, ..TcpLimits::default() };
+    (setup.tcp)(&mut tcp);
     ServerConfig {
         http: HttpConfig {
             api_keys: ApiKeys::load(&setup.keys, setup.key_file.clone(), None).unwrap(),
@@ -144,7 +149,7 @@ fn options(setup: &Setup) -> ServerConfig {
         store: StoreConfig::default(),
         quic: Some(quic),
         https: None,
-        tcp: TcpLimits { max_connections: setup.max_tcp_connections, ..TcpLimits::default() },
+        tcp,
         drain_limit: setup.drain_limit,
         upstreams: setup.upstream.iter().map(|url| upstream(url)).collect(),
         extension: Default::default(),
