@@ -39,6 +39,7 @@ use loquent_serving::peer::PeerAddress;
 use reserve::Reserve;
 use service::ConnectionService;
 use socket::ClientSocket;
+pub use socket::Patience;
 
 /// Pause after an error of `accept`. Chosen by hand: long enough not to spin while the process
 /// has no free file descriptor, short enough that no client notices.

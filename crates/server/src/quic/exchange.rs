@@ -22,7 +22,7 @@ use super::message::{
 };
 use super::request_head::RequestHead;
 use super::session::{QuicSession, Routed};
-use crate::connections::BodyPace;
+use crate::connections::{BodyPace, Patience};
 use crate::rate_headers::add_rate_headers;
 use crate::routes::parse_request::Intake;
 use crate::routes::resumable::{JoinedAnswer, ResumableRequest, start};
@@ -80,7 +80,8 @@ impl Broken {
 /// Serves one QUIC stream until it ends.
 pub async fn serve(session: Arc<QuicSession>, send: SendStream, recv: RecvStream) {
     let messages = MessageReader::new(recv);
-    let mut exchange = Exchange { session, send, messages };
+    let patience = Patience::new(session.limits().write_timeout);
+    let mut exchange = Exchange { session, send, messages, patience };
     let code = match exchange.run().await {
         Ok(()) => Code::None,
         Err(broken) => {
@@ -97,6 +98,8 @@ struct Exchange {
     session: Arc<QuicSession>,
     send: SendStream,
     messages: MessageReader,
+    /// Time for which the client may leave what is written unread, as over TCP.
+    patience: Patience,
 }
 
 impl Exchange {
@@ -446,8 +449,17 @@ impl Exchange {
         self.write_all(&message).await
     }
 
-    async fn write_all(&mut self, bytes: &[u8]) -> Result<(), Broken> {
-        self.send.write_all(bytes).await.map_err(|_| StreamError::Lost.into())
+    /// Writes `bytes`; breaks off if the client keeps the write waiting for too long.
+    async fn write_all(&mut self, mut bytes: &[u8]) -> Result<(), Broken> {
+        while !bytes.is_empty() {
+            let due = self.patience.blocked(Instant::now());
+            let written = timeout_at(due.into(), self.send.write(bytes)).await;
+            let written = written.map_err(|_| Broken::Server(Code::BrokenOff))?;
+            let written = written.map_err(|_| StreamError::Lost)?;
+            self.patience.moved(Instant::now(), written);
+            bytes = &bytes[written..];
+        }
+        Ok(())
     }
 
     fn finish(&mut self) -> Result<(), Broken> {

@@ -417,6 +417,12 @@ impl Stream {
         let _ = self.send.write_all(&message).await;
     }
 
+    /// Waits for a reset, and reads nothing.
+    pub async fn reset(&mut self) -> Option<Code> {
+        let code = self.recv.received_reset().await.unwrap();
+        code.map(|number| Code::of(number.into()))
+    }
+
     /// The next message, or how the stream ended. A response is gathered with its body.
     pub async fn hear(&mut self) -> Said {
         let mut response = None;

@@ -1,9 +1,11 @@
-//! Clients that send a request too slowly over QUIC: the limits are those of HTTP, which
-//! `connections/time.rs` tests.
+//! Clients that send a request too slowly over QUIC, or do not read its response: the limits are
+//! those of HTTP, which `connections/time.rs` tests.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use loquent_proto::message::{Code, MessageKind};
+use loquent_server::{ALPN, TcpLimits};
 use serde_json::{Value, json};
 use web_transport_quinn::Session;
 
@@ -12,7 +14,7 @@ use super::harness::*;
 /// Longer than a busy machine takes for a head.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 
-async fn impatient(tcp: fn(&mut loquent_server::TcpLimits)) -> Server {
+async fn impatient(tcp: fn(&mut TcpLimits)) -> Server {
     start(Setup { tcp, ..Setup::default() }).await
 }
 
@@ -75,4 +77,35 @@ async fn a_head_that_stops_breaks_off_and_is_not_called_malformed() {
     stream.send.write_all(&[0, 0x40]).await.unwrap();
     let said = tokio::time::timeout(PATIENCE, stream.hear()).await.expect("an end");
     assert_eq!(said, Said::Reset(Code::BrokenOff));
+}
+
+/// A connection whose client has hardly any room on a stream for what it does not read.
+async fn connect_narrow(server: &Server) -> (quinn::Endpoint, Session) {
+    let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+    let mut transport = quinn::TransportConfig::default();
+    transport.stream_receive_window(4096u32.into());
+    let mut config = client_config(server.certificate, ALPN, true);
+    config.transport_config(Arc::new(transport));
+    let connection = endpoint.connect_with(config, server.quic, "localhost").unwrap();
+    let session = Session::raw(connection.await.unwrap());
+    (endpoint, session)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_response_that_nobody_reads_is_broken_off_and_its_connection_goes_on() {
+    let token_every = Duration::from_micros(200);
+    let tcp = |tcp: &mut TcpLimits| tcp.write_timeout = Duration::from_secs(1);
+    let server = start(Setup { tcp, token_every, ..Setup::default() }).await;
+    let (_endpoint, connection) = connect_narrow(&server).await;
+    let mut unread = say_head(&connection, None).await;
+    let body = chat(4_000, json!({"stream": false}));
+    unread.say(MessageKind::Body, body.as_bytes()).await;
+    unread.send.finish().unwrap();
+    let reset = tokio::time::timeout(PATIENCE, unread.reset()).await;
+    assert_eq!(reset.expect("the response is given up"), Some(Code::BrokenOff));
+    let mut other = Stream::open(&connection).await;
+    other.say(MessageKind::Request, br#"{"method":"GET","path":"/health"}"#).await;
+    other.send.finish().unwrap();
+    let said = other.hear().await;
+    assert_eq!(status(&said), Some(&json!(200)), "{said:?}");
 }
