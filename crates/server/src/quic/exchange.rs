@@ -2,7 +2,7 @@
 //! or the resume of such an answer (`spec/session.md`, sections 3 and 4).
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderValue};
@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 use tokio::time::{timeout, timeout_at};
 use tower::ServiceExt;
-use web_transport_quinn::{RecvStream, SendStream};
+use web_transport_quinn::{RecvStream, SendStream, WriteError};
 
 use super::message::{
     BodyPiece, Code, MessageKind, MessageReader, StreamError, StreamMessage, put_message,
@@ -27,7 +27,8 @@ use crate::rate_headers::add_rate_headers;
 use crate::routes::parse_request::Intake;
 use crate::routes::resumable::{JoinedAnswer, ResumableRequest, start};
 use loquent_resumable::{
-    AnswerCommand, AttachedReader, CommandSender, PathId, ReaderPath, StreamFrame, Unreachable,
+    AnswerCommand, AttachedReader, CommandSender, PathId, ReaderPath, StoreAnnouncement,
+    StreamFrame, Unreachable,
 };
 use loquent_serving::auth::EarlyIdentity;
 use loquent_serving::body::ReceivedBody;
@@ -42,6 +43,9 @@ use loquent_serving::trace_context::TraceParent;
 const MAX_ASIDE: usize = 4;
 /// Longest frame that is read (D-7.6): an answer's task may have many of this size queued.
 const MAX_FRAME_BYTES: usize = 1200;
+/// Time limit for a client that has stopped reading to say, on its own side of the QUIC stream,
+/// that it cancels: its reset may come a lost packet later.
+const LAST_WORD_LIMIT: Duration = Duration::from_secs(1);
 /// One in this many answers carries elements that its client must skip (S-2.7).
 const GREASED_EVERY: u64 = 4;
 
@@ -72,7 +76,9 @@ impl Broken {
             Self::Server(code) => *code,
             Self::Client(StreamError::Protocol(_)) => Code::Malformed,
             Self::Client(StreamError::Reset(Code::Cancelled)) => Code::Stopped,
-            Self::Client(StreamError::Reset(_) | StreamError::Lost) => Code::BrokenOff,
+            Self::Client(StreamError::Reset(_) | StreamError::Stopped | StreamError::Lost) => {
+                Code::BrokenOff
+            }
         }
     }
 }
@@ -310,7 +316,8 @@ impl Exchange {
             cancelled = self.messages.cancelled() => return Err(cancelled.into()),
         };
         match kept {
-            Ok(JoinedAnswer { handle, epoch, commands, ignored }) => {
+            Ok(JoinedAnswer { handle, epoch, commands, ignored, announcement }) => {
+                self.await_announcement(&announcement, &commands, id).await?;
                 let mut headers = self.rate_headers(&identity);
                 if let Some(names) = HeaderValue::try_from(ignored).ok().filter(|it| !it.is_empty())
                 {
@@ -320,6 +327,23 @@ impl Exchange {
                 self.carry(answer, routed, commands, id, frames).await
             }
             Err(error) => self.refuse(&head, error, Some(&identity)).await,
+        }
+    }
+
+    /// Waits until other replicas can find an answer that has begun. If its client cancels
+    /// meanwhile (S-4.5), so does this.
+    async fn await_announcement(
+        &mut self,
+        announcement: &StoreAnnouncement,
+        commands: &CommandSender,
+        id: PathId,
+    ) -> Result<(), Broken> {
+        tokio::select! {
+            () = announcement.made() => Ok(()),
+            cancelled = self.messages.cancelled() => {
+                let _ = commands.send(AnswerCommand::Cancel(id)).await;
+                Err(cancelled.into())
+            }
         }
     }
 
@@ -375,6 +399,10 @@ impl Exchange {
         let ended = match self.begin_answer(&answer).await {
             Ok(()) => self.carry_frames(&commands, id, answer.channel, frames).await,
             Err(broken) => Err(broken),
+        };
+        let ended = match ended {
+            Err(Broken::Client(StreamError::Stopped)) => self.hear_last_word(&commands, id).await,
+            ended => ended,
         };
         let command = match &ended {
             Err(Broken::Client(StreamError::Reset(Code::Cancelled))) => AnswerCommand::Cancel(id),
@@ -435,6 +463,19 @@ impl Exchange {
         }
     }
 
+    /// Reads on after the client has stopped reading: whether it cancels or has only left is told
+    /// by its own side of the QUIC stream (S-4.5).
+    async fn hear_last_word(&mut self, commands: &CommandSender, id: PathId) -> Result<(), Broken> {
+        let heard = async {
+            while let Some(message) = self.messages.next().await? {
+                pass_frame(commands, id, message).await?;
+            }
+            Err(StreamError::Stopped)
+        };
+        let heard = timeout(LAST_WORD_LIMIT, heard).await;
+        heard.unwrap_or(Err(StreamError::Stopped)).map_err(Broken::from)
+    }
+
     /// Sends GONE: the answer does not exist, or not from the offset that the reader needs (D-6.5).
     async fn say_gone(&mut self, channel: u64) -> Result<(), Broken> {
         let mut gone = Vec::new();
@@ -455,7 +496,10 @@ impl Exchange {
             let due = self.patience.blocked(Instant::now());
             let written = timeout_at(due.into(), self.send.write(bytes)).await;
             let written = written.map_err(|_| Broken::Server(Code::BrokenOff))?;
-            let written = written.map_err(|_| StreamError::Lost)?;
+            let written = written.map_err(|error| match error {
+                WriteError::Stopped(_) | WriteError::InvalidStopped(_) => StreamError::Stopped,
+                WriteError::SessionError(_) | WriteError::ClosedStream => StreamError::Lost,
+            })?;
             self.patience.moved(Instant::now(), written);
             bytes = &bytes[written..];
         }

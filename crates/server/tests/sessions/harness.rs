@@ -69,6 +69,7 @@ pub struct Setup {
     pub quic: fn(&mut QuicConfig),
     pub max_tcp_connections: usize,
     pub tcp: fn(&mut TcpLimits),
+    pub store: StoreConfig,
     /// The server of [`UPSTREAM_MODEL`].
     pub upstream: Option<String>,
 }
@@ -86,6 +87,7 @@ impl Default for Setup {
             quic: |_| {},
             max_tcp_connections: 64,
             tcp: |_| {},
+            store: StoreConfig::default(),
             upstream: None,
         }
     }
@@ -146,7 +148,7 @@ fn options(setup: &Setup) -> ServerConfig {
         },
         service: service_config(setup.batch.into()),
         kept,
-        store: StoreConfig::default(),
+        store: setup.store.clone(),
         quic: Some(quic),
         https: None,
         tcp,
@@ -415,6 +417,11 @@ impl Stream {
         put_message(kind, payload, &mut message);
         // The server may have refused already, which `hear` tells.
         let _ = self.send.write_all(&message).await;
+    }
+
+    /// Reads no more, though the other side stays open.
+    pub fn stop(&mut self) {
+        self.recv.stop(Code::None.number()).unwrap();
     }
 
     /// Waits for a reset, and reads nothing.
