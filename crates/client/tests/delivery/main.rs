@@ -380,6 +380,21 @@ async fn a_reset_says_whether_to_come_back() {
 }
 
 #[tokio::test]
+async fn a_question_that_a_replica_refuses_while_it_shuts_down_is_asked_once_by_http() {
+    let expected = pieces(10);
+    let server = StandIn::start(&expected, GAP, Fault::Drains).await;
+    let (whole, answer) = whole(&client(&server)).await;
+    assert_whole(&whole, &expected);
+    assert_eq!(answer.transport(), Transport::Http);
+    let seen = server.seen();
+    let [Seen::Quic(head, _), Seen::Http(line, _), Seen::Key(key)] = &seen[..] else {
+        panic!("{seen:?}");
+    };
+    assert_eq!(line, "POST /v1/chat/completions");
+    assert_eq!(head["headers"]["idempotency-key"], key.as_str());
+}
+
+#[tokio::test]
 async fn a_server_that_shuts_down_is_not_asked_again() {
     let expected = pieces(60);
     let server = StandIn::start(&expected, GAP, Fault::ShutsDownAfter(20)).await;

@@ -60,6 +60,9 @@ pub enum Fault {
     BadLog,
     /// Every request is refused.
     Refuse,
+    /// Requests by QUIC are refused with 503, as by a replica that shuts down; HTTP leads to
+    /// another one.
+    Drains,
     /// Requests are taken, and get no response.
     Silent,
     /// The first event stream breaks after so many pieces.
@@ -449,7 +452,7 @@ impl Stream {
             return;
         }
         match head["channel"].as_u64() {
-            Some(stream) if self.shared.fault != Fault::Refuse => {
+            Some(stream) if !matches!(self.shared.fault, Fault::Refuse | Fault::Drains) => {
                 let (id, kept) = self.shared.keep();
                 kept.state.lock().unwrap().sender =
                     Sender::new(self.shared.now(), stream, self.shared.sender_config());
@@ -462,6 +465,9 @@ impl Stream {
     async fn respond(mut self, head: &Value) {
         let refused = self.shared.fault == Fault::Refuse;
         let (status, body) = match head["path"].as_str() {
+            _ if self.shared.fault == Fault::Drains => {
+                (503, json!({"error": {"message": "shutting down", "type": "server_error"}}))
+            }
             _ if refused => {
                 (429, json!({"error": {"message": "try later", "type": "rate_limit_error"}}))
             }
