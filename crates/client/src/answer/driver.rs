@@ -92,6 +92,7 @@ pub(super) fn start(
         seen_until: cursor,
         receiver: None,
         epoch: 0,
+        has_one_path: false,
         server_error: None,
         again: ReplayReader::from_offset(cursor),
     };
@@ -178,6 +179,7 @@ impl Driver {
                 PathOutcome::Lost(error) => error,
             };
             tracing::debug!("answer {}: {lost}", self.state.handle.id_hex());
+            self.state.has_one_path |= lost == ClientError::Superseded;
             let lived = path.heard_at().saturating_duration_since(began);
             // Before a new path is looked for: its stream tells the server that this one ended.
             drop(path);
