@@ -95,6 +95,10 @@ impl QuicLanes {
                     if let (Ok(permit), Some(item)) = (permit, state.waiting.pop_front()) {
                         permit.send(item);
                     }
+                    if state.waiting.is_empty() {
+                        // The reader was silent, and nothing was read: the paths need not be.
+                        receiver.begin_silence(state.connections.now());
+                    }
                 }
                 (slot, event) = next_event(first, second, ready) => {
                     end = self.handle_event(state, receiver, slot, event).or(end);

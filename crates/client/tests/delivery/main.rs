@@ -657,6 +657,20 @@ async fn a_reader_that_stops_reading_loses_nothing() {
 }
 
 #[tokio::test]
+async fn a_reader_that_pauses_does_not_make_its_client_move_to_another_port() {
+    /// Longer than a silent path is waited for, beyond the time in which the client's queue fills.
+    const PAUSE: Duration = Duration::from_secs(5);
+    let expected = pieces(400);
+    let (_server, relay, client) = over_relay(&expected).await;
+    let mut answer = begin(&client).await;
+    tokio::time::sleep(PAUSE).await;
+    let whole = read(&mut answer, |_| ()).await;
+    assert_whole(&whole, &expected);
+    assert_eq!((answer.transport(), answer.resumes()), (Transport::Quic, 0));
+    assert_eq!(relay.clients(), 1, "the reader was silent, not the server");
+}
+
+#[tokio::test]
 async fn refusals_and_other_requests_come_through_the_tunnel() {
     let server = StandIn::start(&pieces(1), GAP, Fault::Refuse).await;
     let refusing = client(&server);
