@@ -257,9 +257,10 @@ impl Driver {
     }
 
     /// Reports the end of the answer to the reader, and confirms to the server that everything
-    /// arrived.
+    /// arrived, if it did. A path of which nothing more is wanted ends (S-4.5).
     async fn finish(self, path: AnswerPath, end: Result<(), ClientError>) {
         let unreadable = matches!(end, Err(ClientError::Malformed(_)));
+        let has_last_record = matches!(end, Ok(()) | Err(ClientError::Stream(_)));
         let AnswerState { connections, items, mut receiver, .. } = self.state;
         let _ = items.send(AnswerItem::End(end)).await;
         drop(items);
@@ -267,8 +268,10 @@ impl Driver {
             (AnswerPath::Quic(quic), Some(receiver)) if unreadable => {
                 quic.stop(&connections, receiver).await;
             }
-            (AnswerPath::Quic(quic), Some(receiver)) => quic.linger(&connections, receiver).await,
-            _ => {}
+            (AnswerPath::Quic(quic), Some(receiver)) if has_last_record => {
+                quic.linger(&connections, receiver).await;
+            }
+            (path, _) => drop(path),
         }
     }
 

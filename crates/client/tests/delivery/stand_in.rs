@@ -102,6 +102,8 @@ pub enum Seen {
     Resume(u64),
     /// STOP, or a stream reset with code 3.
     Stop,
+    /// The end of a path in both directions, before its answer's end (S-4.5).
+    Left,
 }
 
 struct Shared {
@@ -560,6 +562,10 @@ impl Stream {
                     }
                     Err(_) => return,
                 },
+                Ok(Some(_)) = self.send.stopped(), if !listening => {
+                    self.shared.note(Seen::Left);
+                    return;
+                }
                 () = tokio::time::sleep(wake) => None,
                 _ = self.connection.closed() => return,
             };
