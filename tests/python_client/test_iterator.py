@@ -59,6 +59,37 @@ def test_the_iterator_of_asyncio(start, path):
     assert asyncio.run(read()) == expected
 
 
+def test_a_reader_that_is_cancelled_or_stops_goes_on_without_a_gap(start):
+    server = start(*PACED)
+    expected = collect(direct(server), question(7, 120))[0]
+
+    async def read_on(answer):
+        async for _ in answer:
+            pass
+
+    async def read():
+        async with loquent.AsyncClient(server.url, head_start=10) as client:
+            async with await client.stream_chat(messages=asked(7, 120), temperature=0) as answer:
+                cancelled = 0
+                while True:
+                    reading = asyncio.ensure_future(read_on(answer))
+                    await asyncio.sleep(0.02)
+                    # What is read meanwhile is reported to the loop after the wait for it is cancelled.
+                    time.sleep(0.2)
+                    reading.cancel()
+                    await asyncio.wait([reading])
+                    if not reading.cancelled():
+                        reading.result()
+                        return answer.text, cancelled
+                    cancelled += 1
+                    async for _ in answer:
+                        break
+
+    text, cancelled = asyncio.run(read())
+    assert text == expected
+    assert cancelled >= 3
+
+
 def test_a_question_needs_a_server_and_words():
     with loquent.Client() as client, pytest.raises(TypeError, match="with its URL"):
         client.stream_chat(messages=[])

@@ -17,6 +17,9 @@ use crate::reply::Reply;
 use crate::request::Request;
 use crate::via::Via;
 
+/// Status of a server that cannot take a request now.
+const UNAVAILABLE: u16 = 503;
+
 /// A client of one server. It detects whether QUIC gets through, keeps one QUIC connection for
 /// everything (over each network of [`Config::via`]), and uses HTTP where QUIC fails. Cheap to
 /// clone; clones share connections.
@@ -82,9 +85,11 @@ impl Client {
 
     /// Requests an answer: a `POST` of a completion with `"stream": true`. It goes over QUIC if a
     /// connection is up within the head start. Otherwise, or if that connection dies before the
-    /// server has responded, it goes over the other network's connection, if there is one, and then
-    /// over HTTP. A random key identifies all attempts as the same request, so that the server does
-    /// the work once (S-4.9).
+    /// server has responded, it goes over the other network's connection, if there is one, and
+    /// then over HTTP. A random key identifies all attempts as the same request, so that the
+    /// server does the work once (S-4.9). What a server refuses with 503 over QUIC is asked once
+    /// over HTTP, where a load balancer may know another one: the connection leads to the first
+    /// for as long as it shuts down.
     ///
     /// # Errors
     /// A failure to reach the server. A refusal by the server is a [`Reply`].
@@ -94,6 +99,10 @@ impl Client {
         for _ in 0..self.0.networks() {
             let Some(quic) = next else { break };
             match ask_over_quic(&self.0, &quic, &repeatable).await {
+                Ok(Asked::Reply(refusal)) if refusal.status == UNAVAILABLE => {
+                    let elsewhere = self.ask_over_http(repeatable, true).await;
+                    return Ok(elsewhere.unwrap_or(Asked::Reply(refusal)));
+                }
                 Ok(asked) => return Ok(asked),
                 Err(error) => tracing::debug!("asking over QUIC: {error}"),
             }

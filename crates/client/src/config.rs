@@ -32,7 +32,8 @@ pub struct Config {
     pub via_mode: PathMode,
     /// Maximum wait of a request for QUIC before it uses HTTP. Default 500 ms.
     pub head_start: Duration,
-    /// Maximum time to look for a lost answer. Default 90 s: longer than servers keep it.
+    /// Maximum time to look for a lost answer, from the loss of the last path that worked.
+    /// Default 90 s: longer than servers keep it.
     pub resume_limit: Duration,
     /// Folder for the file of known servers; `None` keeps them for this process only.
     pub memory: Option<PathBuf>,

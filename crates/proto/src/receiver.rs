@@ -434,8 +434,10 @@ impl Receiver {
         }
     }
 
-    /// Restarts the silence timers: the reader is no longer behind and needs the sender again.
-    fn begin_silence(&mut self, now: Micros) {
+    /// Restarts the silence timers, and takes back silences that were not asked for yet: the
+    /// reader is no longer behind and needs the sender again (D-9.4, D-9.6). For a driver that
+    /// has read nothing meanwhile.
+    pub fn begin_silence(&mut self, now: Micros) {
         self.paths.iter_mut().flatten().for_each(|path| path.begin_silence(now));
     }
 

@@ -51,6 +51,7 @@ mod readers;
 mod resume_points;
 pub mod shared;
 pub mod sse_reader;
+mod store_announcement;
 mod sync;
 
 use std::collections::btree_map::Entry;
@@ -80,6 +81,7 @@ use loquent_store::shared::connection::SharedConnection;
 
 pub use events_slot::EventsPath;
 pub use path_id::PathId;
+pub use store_announcement::StoreAnnouncement;
 
 use answer_task::AnswerTask;
 use idempotency::{FirstRequest, IdempotencyKeys, KeyEntry};
@@ -97,9 +99,6 @@ use sse_reader::{EventsInbox, events_path};
 const FULL_RETRY_S: u64 = 10;
 /// `Retry-After` for a reader whose answer is at another replica, or will soon be here, in seconds.
 const ELSEWHERE_RETRY_S: u64 = 2;
-
-/// Time limit for the store to register a new answer before its handle is returned.
-const ANNOUNCE_LIMIT: Duration = Duration::from_secs(1);
 
 /// Bytes charged for an answer besides its log: its task, its record writer and its table entries.
 pub const TASK_BYTES: usize = 8 * 1024;
@@ -386,6 +385,8 @@ pub struct BegunAnswer {
     pub handle: AnswerHandle,
     /// Sends commands to its task.
     pub commands: CommandSender,
+    /// To be waited for before its reader gets the handle.
+    pub announcement: StoreAnnouncement,
 }
 
 impl ResumableAnswers {
@@ -525,10 +526,8 @@ impl ResumableAnswers {
     }
 
     /// Starts the task that keeps the answer to `request` and delivers it over `path`. `first`
-    /// holds the request's idempotency key, `kept` the request for another replica. If replicas
-    /// share answers, returns once the others can find this one, within a time limit: its client
-    /// may resume at any of them as soon as it has the handle.
-    pub async fn start(
+    /// holds the request's idempotency key, `kept` the request for another replica.
+    pub fn start(
         self: &Arc<Self>,
         reservation: Reservation,
         request: ActiveRequest,
@@ -556,11 +555,7 @@ impl ResumableAnswers {
             started.send_replace(Some(handle));
         }
         tokio::spawn(task.run(inbox));
-        if let Some(slot) = slot {
-            // A store that hangs keeps nobody from the answer itself.
-            drop(tokio::time::timeout(ANNOUNCE_LIMIT, slot.announced()).await);
-        }
-        BegunAnswer { handle, commands }
+        BegunAnswer { handle, commands, announcement: StoreAnnouncement::of(slot) }
     }
 
     /// Returns the sender's configuration: answers are padded unless the request or the operator

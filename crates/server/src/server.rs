@@ -299,7 +299,7 @@ impl Ports {
         if let Some(port) = &quic {
             // Here and not in the task, so that the first request already learns of it.
             app.set_quic_address(port.address());
-            quic_task.spawn(port.clone().run(app.clone(), router));
+            quic_task.spawn(port.clone().run(app.clone(), router, config.tcp.clone()));
         }
         Ok(Self { listener, http, quic, quic_task })
     }

@@ -403,7 +403,8 @@ async fn begin(
     }
     let vocab = vocab();
     let context = RecordContext { vocab: &vocab, echo: &[], logprobs: None };
-    let begun = answers.start(reservation, request, &context, path, (None, Some(kept))).await;
+    let begun = answers.start(reservation, request, &context, path, (None, Some(kept)));
+    begun.announcement.made().await;
     sender.send(ReaderNews::Begun(begun.handle));
     Some(begun.commands)
 }

@@ -21,6 +21,9 @@ use crate::wait::{Outcome, runtime, wait};
 /// it.
 pub type Event = (&'static str, u32, String, String, u64);
 
+/// Outcome of one wait for records: some of them, the end of the answer, or its failure.
+type Batch = Result<Option<Vec<Event>>, Failure>;
+
 /// A response whose head has arrived. Its body is read by one reader at a time.
 #[pyclass(frozen)]
 pub struct NativeStream {
@@ -50,6 +53,10 @@ struct Relay {
     last_id: Option<u64>,
     /// Reported after the error event that tells of it.
     failure: Option<Failure>,
+    /// Number of batches that were read for Python, and the last of them: a wait that is
+    /// cancelled after its batch was read loses it, and the next wait has to yield it again.
+    batches: u64,
+    last_batch: Batch,
 }
 
 impl NativeStream {
@@ -67,7 +74,14 @@ impl NativeStream {
         }
         headers.push((ID_HEADER.to_string(), reference.0.clone()));
         headers.push((TOKEN_HEADER.to_string(), reference.1.clone()));
-        let relay = Relay { answer, chunks: chunks(), last_id: None, failure: None };
+        let relay = Relay {
+            answer,
+            chunks: chunks(),
+            last_id: None,
+            failure: None,
+            batches: 0,
+            last_batch: Ok(None),
+        };
         Self::new(200, headers, Some(reference), Body::Answer(Box::new(relay)))
     }
 
@@ -142,17 +156,20 @@ impl NativeStream {
         })
     }
 
-    /// Returns the answer's next records, `None` at its end.
-    #[pyo3(signature = (limit_s, done=None))]
+    /// Returns the answer's next records, `None` at its end. `taken` is the number of times that
+    /// a wait has returned to its caller before.
+    #[pyo3(signature = (limit_s, taken, done=None))]
     fn next_events(
         &self,
         py: Python<'_>,
         limit_s: Option<f64>,
+        taken: u64,
         done: Option<Py<PyAny>>,
     ) -> PyResult<Py<PyAny>> {
         let shared = Arc::clone(&self.shared);
         wait(py, done, limit_s, async move {
-            shared.read(async |body: &mut Body| body.events().await).await.map(Outcome::Events)
+            let events = shared.read(async move |body: &mut Body| body.events(taken).await);
+            events.await.map(Outcome::Events)
         })
     }
 
@@ -213,18 +230,33 @@ impl Body {
         }
     }
 
-    async fn events(&mut self) -> Result<Option<Vec<Event>>, Failure> {
-        let Body::Answer(relay) = self else {
-            return Err(Failure::new("protocol", "this response is no answer"));
-        };
-        let Some(step) = relay.answer.next().await? else { return Ok(None) };
-        let offset = step.offset;
-        let deltas = step.into_deltas()?;
-        Ok(Some(deltas.into_iter().filter_map(|delta| event(delta, offset)).collect()))
+    async fn events(&mut self, taken: u64) -> Batch {
+        match self {
+            Body::Answer(relay) => relay.events(taken).await,
+            Body::Reply(_) => Err(Failure::new("protocol", "this response is no answer")),
+        }
     }
 }
 
 impl Relay {
+    /// Returns the next batch, or the last one again if the reader has taken only those before
+    /// it.
+    async fn events(&mut self, taken: u64) -> Batch {
+        if taken >= self.batches {
+            // Cancel safe: nothing is awaited after a step was taken.
+            self.last_batch = self.next_batch().await;
+            self.batches += 1;
+        }
+        self.last_batch.clone()
+    }
+
+    async fn next_batch(&mut self) -> Batch {
+        let Some(step) = self.answer.next().await? else { return Ok(None) };
+        let offset = step.offset;
+        let deltas = step.into_deltas()?;
+        Ok(Some(deltas.into_iter().filter_map(|delta| event(delta, offset)).collect()))
+    }
+
     async fn piece(&mut self) -> Result<Option<Bytes>, Failure> {
         if let Some(failure) = self.failure.take() {
             return Err(failure);

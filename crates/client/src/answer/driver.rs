@@ -21,6 +21,9 @@ use crate::connections::Connections;
 
 /// Maximum steps that may be queued for the reader.
 const MAX_STEPS: usize = 64;
+/// A path that was heard from for so long has worked, even if it brought no record: longer than a
+/// silent one over QUIC lasts (S-4.10), shorter than the pause between two heartbeats.
+const WORKED_FOR: Duration = Duration::from_secs(8);
 
 /// The path that an answer arrives on.
 pub(super) enum AnswerPath {
@@ -28,14 +31,25 @@ pub(super) enum AnswerPath {
     Sse(Box<SsePath>),
 }
 
+impl AnswerPath {
+    /// Returns the time when the server was last heard from. Over QUIC, silence ends the path
+    /// within seconds.
+    fn heard_at(&self) -> Instant {
+        match self {
+            Self::Quic(_) => Instant::now(),
+            Self::Sse(sse) => sse.heard_at(),
+        }
+    }
+}
+
 /// Drives one answer.
 struct Driver {
     state: AnswerState,
-    /// Set when a path is lost, cleared when the answer makes progress.
+    /// The latest losses.
     trouble: Option<Trouble>,
 }
 
-/// Path losses without progress in between.
+/// Path losses between which there was neither progress nor a path that worked.
 struct Trouble {
     /// Position that the answer had reached.
     reached: u64,
@@ -44,6 +58,16 @@ struct Trouble {
 }
 
 impl Trouble {
+    /// Returns the trouble after the loss of a path that was heard from for `lived`, `before`
+    /// being the trouble until then. After progress, and after a path that worked while there was
+    /// nothing to say, as during a long prefill, the full `limit` is available again.
+    fn after(before: Option<Self>, reached: u64, lived: Duration, limit: Duration) -> Self {
+        match before {
+            Some(before) if before.reached >= reached && lived < WORKED_FOR => before,
+            _ => Self { reached, since: Instant::now(), backoff: Backoff::new(limit) },
+        }
+    }
+
     fn next_pause(&mut self) -> Option<Duration> {
         self.backoff.next(self.since.elapsed(), rand::random())
     }
@@ -68,6 +92,7 @@ pub(super) fn start(
         seen_until: cursor,
         receiver: None,
         epoch: 0,
+        has_one_path: false,
         server_error: None,
         again: ReplayReader::from_offset(cursor),
     };
@@ -141,6 +166,7 @@ impl Driver {
         let _counted = self.state.connections.count_answer();
         let mut path = first;
         loop {
+            let began = Instant::now();
             let outcome = match &mut path {
                 AnswerPath::Quic(quic) => quic.carry(&mut self.state).await,
                 AnswerPath::Sse(sse) => sse.carry(&mut self.state).await,
@@ -153,9 +179,11 @@ impl Driver {
                 PathOutcome::Lost(error) => error,
             };
             tracing::debug!("answer {}: {lost}", self.state.handle.id_hex());
+            self.state.has_one_path |= lost == ClientError::Superseded;
+            let lived = path.heard_at().saturating_duration_since(began);
             // Before a new path is looked for: its stream tells the server that this one ended.
             drop(path);
-            path = match self.recover(lost).await {
+            path = match self.recover(lost, lived).await {
                 Ok(Some(found)) => found,
                 Ok(None) => return self.cancel(None).await,
                 Err(error) => {
@@ -166,9 +194,13 @@ impl Driver {
         }
     }
 
-    /// Returns a new path after the loss of one, or `None` if the reader has been dropped
-    /// meanwhile.
-    async fn recover(&mut self, lost: ClientError) -> Result<Option<AnswerPath>, ClientError> {
+    /// Returns a new path after the loss of one that was heard from for `lived`, or `None` if the
+    /// reader has been dropped meanwhile.
+    async fn recover(
+        &mut self,
+        lost: ClientError,
+        lived: Duration,
+    ) -> Result<Option<AnswerPath>, ClientError> {
         let state = &mut self.state;
         let epoch = state.epoch;
         let mut kept = state
@@ -176,12 +208,8 @@ impl Driver {
             .as_ref()
             .map(|receiver| Position { epoch, offset: receiver.cumulative() });
         let reached = kept.unwrap_or_default().number().max(state.cursor);
-        // Only losses without progress count together; after progress the full time is available
-        // again.
-        if self.trouble.as_ref().is_none_or(|trouble| trouble.reached < reached) {
-            let backoff = Backoff::new(state.connections.config().resume_limit);
-            self.trouble = Some(Trouble { reached, since: Instant::now(), backoff });
-        }
+        let limit = state.connections.config().resume_limit;
+        self.trouble = Some(Trouble::after(self.trouble.take(), reached, lived, limit));
         let mut last = lost;
         while let Some(pause) = self.trouble.as_mut().and_then(Trouble::next_pause) {
             let attempt = async {
@@ -229,9 +257,10 @@ impl Driver {
     }
 
     /// Reports the end of the answer to the reader, and confirms to the server that everything
-    /// arrived.
+    /// arrived, if it did. A path of which nothing more is wanted ends (S-4.5).
     async fn finish(self, path: AnswerPath, end: Result<(), ClientError>) {
         let unreadable = matches!(end, Err(ClientError::Malformed(_)));
+        let has_last_record = matches!(end, Ok(()) | Err(ClientError::Stream(_)));
         let AnswerState { connections, items, mut receiver, .. } = self.state;
         let _ = items.send(AnswerItem::End(end)).await;
         drop(items);
@@ -239,8 +268,10 @@ impl Driver {
             (AnswerPath::Quic(quic), Some(receiver)) if unreadable => {
                 quic.stop(&connections, receiver).await;
             }
-            (AnswerPath::Quic(quic), Some(receiver)) => quic.linger(&connections, receiver).await,
-            _ => {}
+            (AnswerPath::Quic(quic), Some(receiver)) if has_last_record => {
+                quic.linger(&connections, receiver).await;
+            }
+            (path, _) => drop(path),
         }
     }
 
@@ -256,5 +287,27 @@ impl Driver {
             }
             _ => connections.forget(*handle).await,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn only_losses_without_a_path_that_worked_count_together() {
+        const LIMIT: Duration = Duration::from_secs(90);
+        const SINCE_THEN: Duration = Duration::from_secs(100);
+        let mut trouble = Trouble::after(None, 7, Duration::ZERO, LIMIT);
+        assert!(trouble.next_pause().is_some());
+        tokio::time::advance(SINCE_THEN).await;
+        // A proxy ended it after heartbeats alone: the prompt is long.
+        let mut trouble = Trouble::after(Some(trouble), 7, Duration::from_secs(10), LIMIT);
+        assert!(trouble.next_pause().is_some(), "the server was there until now");
+        tokio::time::advance(SINCE_THEN).await;
+        let mut trouble = Trouble::after(Some(trouble), 7, Duration::from_secs(5), LIMIT);
+        assert_eq!(trouble.next_pause(), None, "nothing came on this one");
+        let mut trouble = Trouble::after(Some(trouble), 8, Duration::ZERO, LIMIT);
+        assert!(trouble.next_pause().is_some(), "there was progress");
     }
 }

@@ -52,6 +52,9 @@ impl QuicLanes {
 
     /// Reads the answer until it ends or all lanes are lost.
     pub(super) async fn carry(&mut self, state: &mut AnswerState) -> PathOutcome {
+        if state.has_one_path {
+            self.spare.give_up();
+        }
         let mut receiver = self.receiver_for(state);
         let outcome = self.receive(state, &mut receiver).await;
         state.receiver = Some(receiver);
@@ -91,6 +94,10 @@ impl QuicLanes {
                 permit = state.items.reserve(), if !ready => {
                     if let (Ok(permit), Some(item)) = (permit, state.waiting.pop_front()) {
                         permit.send(item);
+                    }
+                    if state.waiting.is_empty() {
+                        // The reader was silent, and nothing was read: the paths need not be.
+                        receiver.begin_silence(state.connections.now());
                     }
                 }
                 (slot, event) = next_event(first, second, ready) => {
@@ -195,7 +202,11 @@ impl QuicLanes {
             outcome => return Some(outcome),
         };
         if !self.are_both_there() {
-            return Some(PathOutcome::of(error));
+            return Some(match error {
+                // A server with room for one reader gave its place to the second path, perhaps.
+                ClientError::Superseded if self.spare.is_resuming() => PathOutcome::Lost(error),
+                error => PathOutcome::of(error),
+            });
         }
         tracing::debug!("answer {}: one of two paths: {error}", state.handle.id_hex());
         let now = state.connections.now();

@@ -77,6 +77,11 @@ impl SpareSearch {
         };
     }
 
+    /// Returns true while a resume is under way.
+    pub(super) fn is_resuming(&self) -> bool {
+        matches!(self.state, SpareState::Resuming(_))
+    }
+
     /// Waits for the outcome of a resume; forever if none is under way. Cancel safe.
     pub(super) async fn outcome(&mut self) -> Result<QuicPath, ClientError> {
         let SpareState::Resuming(resuming) = &mut self.state else {

@@ -17,8 +17,8 @@ use crate::connections::Connections;
 
 /// Maximum length of one event, in bytes.
 const MAX_EVENT_BYTES: usize = 4 << 20;
-/// Silence after which a connection counts as dead: servers send a heartbeat every 10 s, so four
-/// were lost.
+/// Silence after which a connection counts as dead: servers send a heartbeat at least every 15 s
+/// (S-6.5), so three were lost.
 const SILENCE: Duration = Duration::from_secs(45);
 /// Interval between checks of this machine's address.
 const NETWORK_CHECK: Duration = Duration::from_secs(1);
@@ -33,12 +33,19 @@ pub(crate) fn handle_of(headers: &HeaderMap) -> Option<AnswerHandle> {
 pub(crate) struct SsePath {
     response: HttpResponse,
     parser: Parser,
+    /// Time of the latest sign of life, or at which the reader was last behind.
+    heard_at: Instant,
 }
 
 impl SsePath {
     /// Creates a path that reads the body of `response` as events.
     pub(crate) fn new(response: HttpResponse) -> SsePath {
-        SsePath { response, parser: Parser::new(MAX_EVENT_BYTES) }
+        SsePath { response, parser: Parser::new(MAX_EVENT_BYTES), heard_at: Instant::now() }
+    }
+
+    /// Returns the time of the latest sign of life.
+    pub(super) const fn heard_at(&self) -> Instant {
+        self.heard_at
     }
 
     /// Requests the rest of an answer (S-5.2).
@@ -97,7 +104,6 @@ impl SsePath {
     /// Reads the answer from this path until the path ends.
     pub(super) async fn carry(&mut self, state: &mut AnswerState) -> PathOutcome {
         let mut end: Option<PathOutcome> = None;
-        let mut last_byte_at = Instant::now();
         let mut quic_up = state.connections.quic_up();
         let items = state.items.clone();
         let network = (state.connections.config().network)();
@@ -114,10 +120,10 @@ impl SsePath {
                     if let (Ok(permit), Some(item)) = (permit, state.waiting.pop_front()) {
                         permit.send(item);
                     }
-                    last_byte_at = Instant::now(); // The reader was slow, not the server.
+                    self.heard_at = Instant::now(); // The reader was slow, not the server.
                 }
                 piece = self.response.body_mut().piece(), if ready => {
-                    last_byte_at = Instant::now();
+                    self.heard_at = Instant::now();
                     match piece {
                         Ok(Some(piece)) => end = self.handle_piece(state, &piece),
                         Ok(None) => return PathOutcome::Lost(ClientError::Truncated),
@@ -132,7 +138,7 @@ impl SsePath {
                         return PathOutcome::lost("this machine has a new address");
                     }
                 }
-                () = tokio::time::sleep_until(last_byte_at + SILENCE), if ready => {
+                () = tokio::time::sleep_until(self.heard_at + SILENCE), if ready => {
                     return PathOutcome::lost("the server has sent nothing for a while");
                 }
             }

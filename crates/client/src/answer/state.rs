@@ -19,7 +19,8 @@ pub(super) enum PathOutcome {
     Complete,
     /// The answer can never be completed.
     Failed(ClientError),
-    /// The path is lost; the answer may still be available.
+    /// The path is lost; the answer may still be available. If it is superseded, perhaps by this
+    /// client's own second path, then over one path.
     Lost(ClientError),
     /// QUIC has come up: continue there.
     Upgrade,
@@ -62,6 +63,8 @@ pub(super) struct AnswerState {
     pub(super) receiver: Option<Receiver>,
     /// Epoch of the log that the latest of those connections carried (D-6.8).
     pub(super) epoch: u64,
+    /// True if the server has no room for two readers of it.
+    pub(super) has_one_path: bool,
     /// Error message, if the log's last record was an error.
     pub(super) server_error: Option<String>,
     /// Record of the text read so far, for a server that has less of it.

@@ -380,6 +380,21 @@ async fn a_reset_says_whether_to_come_back() {
 }
 
 #[tokio::test]
+async fn a_question_that_a_replica_refuses_while_it_shuts_down_is_asked_once_by_http() {
+    let expected = pieces(10);
+    let server = StandIn::start(&expected, GAP, Fault::Drains).await;
+    let (whole, answer) = whole(&client(&server)).await;
+    assert_whole(&whole, &expected);
+    assert_eq!(answer.transport(), Transport::Http);
+    let seen = server.seen();
+    let [Seen::Quic(head, _), Seen::Http(line, _), Seen::Key(key)] = &seen[..] else {
+        panic!("{seen:?}");
+    };
+    assert_eq!(line, "POST /v1/chat/completions");
+    assert_eq!(head["headers"]["idempotency-key"], key.as_str());
+}
+
+#[tokio::test]
 async fn a_server_that_shuts_down_is_not_asked_again() {
     let expected = pieces(60);
     let server = StandIn::start(&expected, GAP, Fault::ShutsDownAfter(20)).await;
@@ -459,7 +474,11 @@ async fn a_server_that_forgot_the_answer_ends_it_with_an_error() {
 }
 
 /// A reader by QUIC whose server ends, and what it reads of the one that takes its answer over.
-async fn ahead_of_the_next_server(says: Says, next_is_by_quic: bool) -> (Whole, Answer, StandIn) {
+/// The client keeps its connection.
+async fn ahead_of_the_next_server(
+    says: Says,
+    next_is_by_quic: bool,
+) -> (Whole, Answer, StandIn, Client) {
     let expected = pieces(60);
     let server = StandIn::start(&expected, GAP, Fault::TakenOver(20, says)).await;
     let relay = Relay::start(server.quic, NetworkConditions::FINE).await;
@@ -474,13 +493,14 @@ async fn ahead_of_the_next_server(says: Says, next_is_by_quic: bool) -> (Whole, 
         }
     })
     .await;
-    (whole, answer, server)
+    (whole, answer, server, client)
 }
 
 #[tokio::test]
 async fn a_reader_ahead_of_the_next_server_reads_again_and_shows_nothing_twice() {
     for next_is_by_quic in [true, false] {
-        let (whole, answer, server) = ahead_of_the_next_server(Says::Same, next_is_by_quic).await;
+        let (whole, answer, server, _client) =
+            ahead_of_the_next_server(Says::Same, next_is_by_quic).await;
         assert_whole(&whole, &pieces(60));
         assert_eq!(answer.resumes(), 1, "{:?}", server.seen());
         assert_eq!(answer.transport() == Transport::Quic, next_is_by_quic);
@@ -490,9 +510,13 @@ async fn a_reader_ahead_of_the_next_server_reads_again_and_shows_nothing_twice()
 #[tokio::test]
 async fn a_reader_of_another_answer_than_the_next_servers_is_told() {
     for next_is_by_quic in [true, false] {
-        let (whole, _, _) = ahead_of_the_next_server(Says::Other, next_is_by_quic).await;
+        let (whole, _, server, _client) =
+            ahead_of_the_next_server(Says::Other, next_is_by_quic).await;
         assert_eq!((whole.end, whole.dones), (Some(ClientError::Differs), 0));
         assert!(pieces(60).concat().starts_with(&whole.text));
+        if next_is_by_quic {
+            wait_for(&server, |seen| *seen == Seen::Left).await;
+        }
     }
 }
 
@@ -639,6 +663,21 @@ async fn a_reader_that_stops_reading_loses_nothing() {
     until("all is said", || server.has_said_all()).await;
     let whole = read(&mut answer, |_| ()).await;
     assert_whole(&whole, &expected);
+}
+
+#[tokio::test]
+async fn a_reader_that_pauses_does_not_make_its_client_move_to_another_port() {
+    /// Longer than a silent path is waited for, beyond the time in which the client's queue
+    /// fills.
+    const PAUSE: Duration = Duration::from_secs(5);
+    let expected = pieces(400);
+    let (_server, relay, client) = over_relay(&expected).await;
+    let mut answer = begin(&client).await;
+    tokio::time::sleep(PAUSE).await;
+    let whole = read(&mut answer, |_| ()).await;
+    assert_whole(&whole, &expected);
+    assert_eq!((answer.transport(), answer.resumes()), (Transport::Quic, 0));
+    assert_eq!(relay.clients(), 1, "the reader was silent, not the server");
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -39,6 +39,8 @@ struct Shared {
     stopped: AtomicU64,
     /// Bytes of the client's longest packet.
     longest: AtomicU64,
+    /// Addresses that packets came from.
+    clients: AtomicUsize,
 }
 
 impl Shared {
@@ -71,6 +73,7 @@ impl Relay {
             dropped: AtomicU64::new(0),
             stopped: AtomicU64::new(0),
             longest: AtomicU64::new(0),
+            clients: AtomicUsize::new(0),
         });
         tokio::spawn(forward(socket, server, Arc::clone(&shared)));
         Relay { address, shared }
@@ -101,6 +104,11 @@ impl Relay {
         self.shared.longest.load(Ordering::Relaxed)
     }
 
+    /// Addresses from which the client has sent.
+    pub fn clients(&self) -> usize {
+        self.shared.clients.load(Ordering::Relaxed)
+    }
+
     /// Packets lost by chance.
     pub fn dropped(&self) -> u64 {
         self.shared.dropped.load(Ordering::Relaxed)
@@ -120,6 +128,7 @@ async fn forward(socket: Arc<UdpSocket>, server: SocketAddr, shared: Arc<Shared>
             let up = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
             up.connect(server).await.unwrap();
             ups.insert(client, (generation, Arc::clone(&up)));
+            shared.clients.store(ups.len(), Ordering::Relaxed);
             let back = Back { up, generation, socket: Arc::clone(&socket), client };
             tokio::spawn(back.run(Arc::clone(&shared)));
         }

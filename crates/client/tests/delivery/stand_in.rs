@@ -60,6 +60,9 @@ pub enum Fault {
     BadLog,
     /// Every request is refused.
     Refuse,
+    /// Requests by QUIC are refused with 503, as by a replica that shuts down; HTTP leads to
+    /// another one.
+    Drains,
     /// Requests are taken, and get no response.
     Silent,
     /// The first event stream breaks after so many pieces.
@@ -99,6 +102,8 @@ pub enum Seen {
     Resume(u64),
     /// STOP, or a stream reset with code 3.
     Stop,
+    /// The end of a path in both directions, before its answer's end (S-4.5).
+    Left,
 }
 
 struct Shared {
@@ -449,7 +454,7 @@ impl Stream {
             return;
         }
         match head["channel"].as_u64() {
-            Some(stream) if self.shared.fault != Fault::Refuse => {
+            Some(stream) if !matches!(self.shared.fault, Fault::Refuse | Fault::Drains) => {
                 let (id, kept) = self.shared.keep();
                 kept.state.lock().unwrap().sender =
                     Sender::new(self.shared.now(), stream, self.shared.sender_config());
@@ -462,6 +467,9 @@ impl Stream {
     async fn respond(mut self, head: &Value) {
         let refused = self.shared.fault == Fault::Refuse;
         let (status, body) = match head["path"].as_str() {
+            _ if self.shared.fault == Fault::Drains => {
+                (503, json!({"error": {"message": "shutting down", "type": "server_error"}}))
+            }
             _ if refused => {
                 (429, json!({"error": {"message": "try later", "type": "rate_limit_error"}}))
             }
@@ -554,6 +562,10 @@ impl Stream {
                     }
                     Err(_) => return,
                 },
+                Ok(Some(_)) = self.send.stopped(), if !listening => {
+                    self.shared.note(Seen::Left);
+                    return;
+                }
                 () = tokio::time::sleep(wake) => None,
                 _ = self.connection.closed() => return,
             };

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
 use super::activity::{Activity, ExchangePhase};
-use super::limits::TcpLimits;
+use super::limits::{BodyPace, TcpLimits};
 use loquent_serving::error::SlowBody;
 
 /// Bytes of an unread body that are read after all, so that its connection can be kept.
@@ -54,10 +54,7 @@ pub struct RequestBody {
     /// Receives the body if it is dropped before its end.
     unread: Option<oneshot::Sender<Incoming>>,
     exchange: Arc<Exchange>,
-    /// Deadline for the end of the body; received bytes extend it, up to `longest_wait` from now.
-    due: Instant,
-    longest_wait: Duration,
-    bytes_per_s: u64,
+    pace: BodyPace,
     /// Timer for the deadline, created at the first wait.
     timer: Option<Pin<Box<Sleep>>>,
 }
@@ -66,19 +63,14 @@ impl RequestBody {
     /// Returns the body of the request of `exchange`, whose head has just arrived, and what is
     /// left of it once it has been dropped.
     pub fn new(body: Incoming, exchange: Arc<Exchange>, limits: &TcpLimits) -> (Self, UnreadBody) {
-        let longest_wait = limits.request_timeout;
-        let (due, bytes_per_s) = (Instant::now() + longest_wait, limits.body_bytes_per_s.max(1));
         let (unread, rest) = oneshot::channel();
-        let (body, unread) = (Some(body), Some(unread));
-        (
-            Self { body, unread, exchange, due, longest_wait, bytes_per_s, timer: None },
-            UnreadBody(rest),
-        )
+        let (body, unread, pace) = (Some(body), Some(unread), BodyPace::begin(limits));
+        (Self { body, unread, exchange, pace, timer: None }, UnreadBody(rest))
     }
 
     /// Resolves when the body is overdue.
     fn poll_overdue(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let due: tokio::time::Instant = self.due.into();
+        let due: tokio::time::Instant = self.pace.due().into();
         let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(due)));
         if timer.deadline() != due {
             timer.as_mut().reset(due);
@@ -102,10 +94,7 @@ impl http_body::Body for RequestBody {
             return Poll::Ready(Some(Err(axum::Error::new(SlowBody))));
         };
         let received = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
-        let bytes = received.map_or(0, Buf::remaining) as u64;
-        // What came fast earns no long silence: it is held in memory meanwhile.
-        let earned = Duration::from_micros(bytes.saturating_mul(1_000_000) / this.bytes_per_s);
-        this.due = (this.due + earned).min(Instant::now() + this.longest_wait);
+        this.pace.note(received.map_or(0, Buf::remaining));
         if frame.is_none() {
             this.exchange.activity.received(this.exchange.number);
         }

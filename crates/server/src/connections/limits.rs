@@ -1,9 +1,10 @@
 //! Limits on the number and duration of TCP connections.
 
 use std::net::IpAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// Limits on TCP connections. Every wait for a client is bounded.
+/// Limits on TCP connections. Every wait for a client is bounded. The time limits of requests and
+/// responses also apply to QUIC streams.
 #[derive(Debug, Clone)]
 pub struct TcpLimits {
     /// Maximum number of connections served at once. Those beyond it get an error.
@@ -52,6 +53,41 @@ impl Default for TcpLimits {
             ping_interval: Duration::from_secs(20),
             max_streams: 100,
         }
+    }
+}
+
+/// Deadline for the rest of a request's body. Received bytes extend it, but never beyond the
+/// longest wait from now: what came fast earns no long silence, since it is held in memory
+/// meanwhile.
+pub struct BodyPace {
+    due: Instant,
+    longest_wait: Duration,
+    bytes_per_s: u64,
+}
+
+impl BodyPace {
+    /// Returns the deadline of a body whose request's head has just arrived.
+    pub fn begin(limits: &TcpLimits) -> Self {
+        let longest_wait = limits.request_timeout;
+        let bytes_per_s = limits.body_bytes_per_s.max(1);
+        Self { due: Instant::now() + longest_wait, longest_wait, bytes_per_s }
+    }
+
+    /// Returns the deadline.
+    pub fn due(&self) -> Instant {
+        self.due
+    }
+
+    /// Notes that `bytes` have arrived.
+    pub fn note(&mut self, bytes: usize) {
+        let earned =
+            Duration::from_micros((bytes as u64).saturating_mul(1_000_000) / self.bytes_per_s);
+        self.due = (self.due + earned).min(Instant::now() + self.longest_wait);
+    }
+
+    /// Notes that the server has kept the client waiting since `since`.
+    pub fn forgive(&mut self, since: Instant) {
+        self.due += since.elapsed();
     }
 }
 

@@ -31,14 +31,15 @@ use crate::https::{self, Https};
 use crate::peer_router::PeerRouter;
 use crate::quic::CertificateSource;
 use activity::{Activity, NextStep};
-pub use limits::TcpLimits;
 use limits::is_this_machine;
+pub use limits::{BodyPace, TcpLimits};
 use loquent_serving::metrics::Metrics;
 use loquent_serving::obfuscation::Encrypted;
 use loquent_serving::peer::{PeerAddress, TrustedProxies};
 use reserve::Reserve;
 use service::ConnectionService;
 use socket::ClientSocket;
+pub use socket::Patience;
 
 /// Pause after an error of `accept`. Chosen by hand: long enough not to spin while the process
 /// has no free file descriptor, short enough that no client notices.

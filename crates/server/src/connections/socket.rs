@@ -125,26 +125,27 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientSocket<S> {
     }
 }
 
-/// Remaining time for which a reader may keep writes waiting. Waiting uses it up, and bytes taken
-/// by the reader restore it.
-struct Patience {
+/// Remaining time for which a reader may keep writes waiting, over TCP or on a QUIC stream.
+/// Waiting uses it up, and bytes taken by the reader restore it.
+pub struct Patience {
     limit: Duration,
     left: Duration,
     blocked_since: Option<Instant>,
 }
 
 impl Patience {
-    fn new(limit: Duration) -> Self {
+    /// Returns the full time, `limit`.
+    pub fn new(limit: Duration) -> Self {
         Self { limit, left: limit, blocked_since: None }
     }
 
     /// Notes that a write is waiting; returns the time at which patience runs out.
-    fn blocked(&mut self, now: Instant) -> Instant {
+    pub fn blocked(&mut self, now: Instant) -> Instant {
         *self.blocked_since.get_or_insert(now) + self.left
     }
 
     /// Notes that the write has continued, with `bytes` taken.
-    fn moved(&mut self, now: Instant, bytes: usize) {
+    pub fn moved(&mut self, now: Instant, bytes: usize) {
         let Some(since) = self.blocked_since.take() else { return };
         let gained = Duration::from_millis(bytes as u64 * 1000 / LEAST_BYTES_PER_S);
         self.left = (self.left.saturating_sub(now - since) + gained).min(self.limit);

@@ -2,7 +2,7 @@
 //! or the resume of such an answer (`spec/session.md`, sections 3 and 4).
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderValue};
@@ -13,35 +13,39 @@ use loquent_proto::headers::{IGNORED_HEADER, REPEAT_HEADER};
 use loquent_proto::{AnswerHandle, Position};
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
+use tokio::time::{timeout, timeout_at};
 use tower::ServiceExt;
-use web_transport_quinn::{RecvStream, SendStream};
+use web_transport_quinn::{RecvStream, SendStream, WriteError};
 
 use super::message::{
     BodyPiece, Code, MessageKind, MessageReader, StreamError, StreamMessage, put_message,
 };
 use super::request_head::RequestHead;
 use super::session::{QuicSession, Routed};
+use crate::connections::{BodyPace, Patience};
 use crate::rate_headers::add_rate_headers;
 use crate::routes::parse_request::Intake;
 use crate::routes::resumable::{JoinedAnswer, ResumableRequest, start};
 use loquent_resumable::{
-    AnswerCommand, AttachedReader, CommandSender, PathId, ReaderPath, StreamFrame, Unreachable,
+    AnswerCommand, AttachedReader, CommandSender, PathId, ReaderPath, StoreAnnouncement,
+    StreamFrame, Unreachable,
 };
 use loquent_serving::auth::EarlyIdentity;
 use loquent_serving::body::ReceivedBody;
 use loquent_serving::caller::Caller;
-use loquent_serving::error::ApiError;
+use loquent_serving::error::{ApiError, SlowBody};
 use loquent_serving::identity::Identity;
 use loquent_serving::obfuscation::encrypted;
 use loquent_serving::request_log::{OtherLine, REQUEST_ID_HEADER};
 use loquent_serving::trace_context::TraceParent;
 
-/// Time limit for receiving a client's request.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of frames waiting for room on the QUIC stream.
 const MAX_ASIDE: usize = 4;
 /// Longest frame that is read (D-7.6): an answer's task may have many of this size queued.
 const MAX_FRAME_BYTES: usize = 1200;
+/// Time limit for a client that has stopped reading to say, on its own side of the QUIC stream,
+/// that it cancels: its reset may come a lost packet later.
+const LAST_WORD_LIMIT: Duration = Duration::from_secs(1);
 /// One in this many answers carries elements that its client must skip (S-2.7).
 const GREASED_EVERY: u64 = 4;
 
@@ -72,7 +76,9 @@ impl Broken {
             Self::Server(code) => *code,
             Self::Client(StreamError::Protocol(_)) => Code::Malformed,
             Self::Client(StreamError::Reset(Code::Cancelled)) => Code::Stopped,
-            Self::Client(StreamError::Reset(_) | StreamError::Lost) => Code::BrokenOff,
+            Self::Client(StreamError::Reset(_) | StreamError::Stopped | StreamError::Lost) => {
+                Code::BrokenOff
+            }
         }
     }
 }
@@ -80,7 +86,8 @@ impl Broken {
 /// Serves one QUIC stream until it ends.
 pub async fn serve(session: Arc<QuicSession>, send: SendStream, recv: RecvStream) {
     let messages = MessageReader::new(recv);
-    let mut exchange = Exchange { session, send, messages };
+    let patience = Patience::new(session.limits().write_timeout);
+    let mut exchange = Exchange { session, send, messages, patience };
     let code = match exchange.run().await {
         Ok(()) => Code::None,
         Err(broken) => {
@@ -97,12 +104,13 @@ struct Exchange {
     session: Arc<QuicSession>,
     send: SendStream,
     messages: MessageReader,
+    /// Time for which the client may leave what is written unread, as over TCP.
+    patience: Patience,
 }
 
 impl Exchange {
     async fn run(&mut self) -> Result<(), Broken> {
-        let opening = tokio::time::timeout(REQUEST_TIMEOUT, self.opening()).await;
-        match opening.unwrap_or(Err(StreamError::Protocol("no complete request in time")))? {
+        match self.opening().await? {
             Opening::Tunnel(head, identity, body) => self.tunnel(head, identity, body).await,
             Opening::Ask(channel, head, identity, body) => {
                 self.ask(channel, head, identity, body).await
@@ -114,14 +122,17 @@ impl Exchange {
         }
     }
 
-    async fn opening(&mut self) -> Result<Opening, StreamError> {
+    async fn opening(&mut self) -> Result<Opening, Broken> {
         let app = self.session.app().clone();
-        let first = self.messages.first(app.bodies.large_heads()).await?;
+        let first = self.messages.first(app.bodies.large_heads());
+        let first = timeout(self.session.limits().request_timeout, first).await;
+        // The same request may succeed: this one may have waited for a permit for large heads.
+        let first = first.map_err(|_| Broken::Server(Code::BrokenOff))??;
         let first = first.ok_or(StreamError::Protocol("an empty stream"))?;
         match first.kind {
             MessageKind::Request => {}
             MessageKind::Frame => return self.read_resume(&first.payload),
-            _ => return Err(StreamError::Protocol("a first message that is not a request")),
+            _ => return Err(StreamError::Protocol("a first message that is not a request").into()),
         }
         let head = RequestHead::parse(&first.payload)
             .ok_or(StreamError::Protocol("an invalid head of a request"))?;
@@ -145,7 +156,7 @@ impl Exchange {
         &mut self,
         head: RequestHead,
         identity: Identity,
-    ) -> Result<Opening, StreamError> {
+    ) -> Result<Opening, Broken> {
         let app = self.session.app().clone();
         self.session.trust();
         // As over HTTP: a server at its limit refuses before it takes the body.
@@ -156,12 +167,21 @@ impl Exchange {
             return Ok(Opening::Refused(head, error, Some(identity)));
         }
         let mut body = app.bodies.begin(&identity);
+        let mut pace = BodyPace::begin(self.session.limits());
         loop {
-            match (self.messages.next_body().await?, head.channel) {
+            let piece = timeout_at(pace.due().into(), self.messages.next_body()).await;
+            let Ok(piece) = piece else {
+                return Ok(Opening::Refused(head, ApiError::body(&SlowBody), Some(identity)));
+            };
+            match (piece?, head.channel) {
                 (BodyPiece::Bytes(piece), _) => {
+                    pace.note(piece.len());
+                    let arrived = Instant::now();
                     if let Err(error) = body.push(&piece).await {
                         return Ok(Opening::Refused(head, error, Some(identity)));
                     }
+                    // It may have waited for memory.
+                    pace.forgive(arrived);
                 }
                 (BodyPiece::Empty, None) => {}
                 (BodyPiece::End, None) => {
@@ -176,13 +196,13 @@ impl Exchange {
         }
     }
 
-    fn read_resume(&self, payload: &[u8]) -> Result<Opening, StreamError> {
+    fn read_resume(&self, payload: &[u8]) -> Result<Opening, Broken> {
         match Frame::decode(payload, false) {
             Ok(Frame::Resume(resume)) => {
                 self.claim(resume.channel)?;
                 Ok(Opening::Resume(resume))
             }
-            _ => Err(StreamError::Protocol("a first frame that is not RESUME")),
+            _ => Err(StreamError::Protocol("a first frame that is not RESUME").into()),
         }
     }
 
@@ -296,7 +316,8 @@ impl Exchange {
             cancelled = self.messages.cancelled() => return Err(cancelled.into()),
         };
         match kept {
-            Ok(JoinedAnswer { handle, epoch, commands, ignored }) => {
+            Ok(JoinedAnswer { handle, epoch, commands, ignored, announcement }) => {
+                self.await_announcement(&announcement, &commands, id).await?;
                 let mut headers = self.rate_headers(&identity);
                 if let Some(names) = HeaderValue::try_from(ignored).ok().filter(|it| !it.is_empty())
                 {
@@ -306,6 +327,23 @@ impl Exchange {
                 self.carry(answer, routed, commands, id, frames).await
             }
             Err(error) => self.refuse(&head, error, Some(&identity)).await,
+        }
+    }
+
+    /// Waits until other replicas can find an answer that has begun. If its client cancels
+    /// meanwhile (S-4.5), so does this.
+    async fn await_announcement(
+        &mut self,
+        announcement: &StoreAnnouncement,
+        commands: &CommandSender,
+        id: PathId,
+    ) -> Result<(), Broken> {
+        tokio::select! {
+            () = announcement.made() => Ok(()),
+            cancelled = self.messages.cancelled() => {
+                let _ = commands.send(AnswerCommand::Cancel(id)).await;
+                Err(cancelled.into())
+            }
         }
     }
 
@@ -361,6 +399,10 @@ impl Exchange {
         let ended = match self.begin_answer(&answer).await {
             Ok(()) => self.carry_frames(&commands, id, answer.channel, frames).await,
             Err(broken) => Err(broken),
+        };
+        let ended = match ended {
+            Err(Broken::Client(StreamError::Stopped)) => self.hear_last_word(&commands, id).await,
+            ended => ended,
         };
         let command = match &ended {
             Err(Broken::Client(StreamError::Reset(Code::Cancelled))) => AnswerCommand::Cancel(id),
@@ -421,6 +463,19 @@ impl Exchange {
         }
     }
 
+    /// Reads on after the client has stopped reading: whether it cancels or has only left is told
+    /// by its own side of the QUIC stream (S-4.5).
+    async fn hear_last_word(&mut self, commands: &CommandSender, id: PathId) -> Result<(), Broken> {
+        let heard = async {
+            while let Some(message) = self.messages.next().await? {
+                pass_frame(commands, id, message).await?;
+            }
+            Err(StreamError::Stopped)
+        };
+        let heard = timeout(LAST_WORD_LIMIT, heard).await;
+        heard.unwrap_or(Err(StreamError::Stopped)).map_err(Broken::from)
+    }
+
     /// Sends GONE: the answer does not exist, or not from the offset that the reader needs (D-6.5).
     async fn say_gone(&mut self, channel: u64) -> Result<(), Broken> {
         let mut gone = Vec::new();
@@ -435,8 +490,20 @@ impl Exchange {
         self.write_all(&message).await
     }
 
-    async fn write_all(&mut self, bytes: &[u8]) -> Result<(), Broken> {
-        self.send.write_all(bytes).await.map_err(|_| StreamError::Lost.into())
+    /// Writes `bytes`; breaks off if the client keeps the write waiting for too long.
+    async fn write_all(&mut self, mut bytes: &[u8]) -> Result<(), Broken> {
+        while !bytes.is_empty() {
+            let due = self.patience.blocked(Instant::now());
+            let written = timeout_at(due.into(), self.send.write(bytes)).await;
+            let written = written.map_err(|_| Broken::Server(Code::BrokenOff))?;
+            let written = written.map_err(|error| match error {
+                WriteError::Stopped(_) | WriteError::InvalidStopped(_) => StreamError::Stopped,
+                WriteError::SessionError(_) | WriteError::ClosedStream => StreamError::Lost,
+            })?;
+            self.patience.moved(Instant::now(), written);
+            bytes = &bytes[written..];
+        }
+        Ok(())
     }
 
     fn finish(&mut self) -> Result<(), Broken> {

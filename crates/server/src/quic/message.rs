@@ -64,9 +64,12 @@ pub enum StreamError {
     /// The client violated the protocol by sending this.
     #[error("the client sent {0}")]
     Protocol(&'static str),
-    /// The client reset the stream, or stopped reading it, for this reason.
+    /// The client reset the stream for this reason.
     #[error("the client reset the stream: {0:?}")]
     Reset(Code),
+    /// The client stopped reading the stream.
+    #[error("the client stopped reading the stream")]
+    Stopped,
     /// The connection ended.
     #[error("the connection was lost")]
     Lost,

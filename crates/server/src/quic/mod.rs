@@ -29,6 +29,7 @@ use web_transport_quinn::proto::ConnectRequest;
 
 use crate::app::{App, HttpConfig, QuicAddress, WEB_TRANSPORT_PATH};
 use crate::connection_limits::Places;
+use crate::connections::TcpLimits;
 use crate::origin::is_page_of_ports;
 use crate::peer_router::PeerRouter;
 use loquent_serving::metrics::StreamCarrier;
@@ -129,14 +130,16 @@ impl QuicPort {
         Ok(Self { endpoint, config, address, http_port: http.port(), closing })
     }
 
-    /// Accepts connections until the endpoint is closed; `router` answers tunnelled requests.
-    pub async fn run(self: Arc<Self>, app: Arc<App>, router: Router) {
+    /// Accepts connections until the endpoint is closed; `router` answers tunnelled requests,
+    /// within the time limits of `limits`.
+    pub async fn run(self: Arc<Self>, app: Arc<App>, router: Router, limits: TcpLimits) {
         let acceptor = Arc::new(Acceptor {
             app,
             router,
             ports: [self.http_port, self.address.port],
             has_told_foreign_page: AtomicBool::default(),
             max_streams: self.config.max_streams,
+            limits: Arc::new(limits),
             places: Places::new(
                 self.config.max_connections,
                 self.config.max_connections_per_address,
@@ -205,6 +208,7 @@ struct Acceptor {
     /// True if the log has told of a page that may not.
     has_told_foreign_page: AtomicBool,
     max_streams: u32,
+    limits: Arc<TcpLimits>,
     places: Arc<Places>,
     /// Unfinished handshakes.
     handshakes: Arc<AtomicUsize>,
@@ -256,7 +260,7 @@ async fn serve(
     handshake: Handshake,
     incoming: Incoming,
 ) -> anyhow::Result<()> {
-    let Acceptor { app, router, max_streams, places, closing, .. } = acceptor;
+    let Acceptor { app, router, max_streams, limits, places, closing, .. } = acceptor;
     let connection = timeout(HANDSHAKE_TIMEOUT, incoming.accept()?).await??;
     // Only now is the address proven: counting it earlier would let a forged address use up
     // its owner's share.
@@ -280,7 +284,8 @@ async fn serve(
     // until here.
     drop(handshake);
     let router = PeerRouter::new(router.clone(), PeerAddress(peer));
-    let session = QuicSession::new(app.clone(), router, (transport, link.clone()), *max_streams);
+    let link_of = (transport, link.clone());
+    let session = QuicSession::new(app.clone(), router, link_of, *max_streams, limits.clone());
     let mut closing = closing.clone();
     tokio::select! {
         () = session.run(exchange::serve) => {}

@@ -13,6 +13,7 @@ use web_transport_quinn::{RecvStream, SendStream};
 
 use super::used_channels::UsedChannels;
 use crate::app::App;
+use crate::connections::TcpLimits;
 use crate::peer_router::PeerRouter;
 use loquent_resumable::{AnswerCommand, CommandSender, DatagramLink, PathId};
 use loquent_serving::metrics::StreamCarrier;
@@ -33,6 +34,8 @@ pub struct QuicSession {
     transport: StreamCarrier,
     /// Maximum open streams, once the client is trusted.
     max_streams: u32,
+    /// Time limits for its requests and responses.
+    limits: Arc<TcpLimits>,
     trusted: AtomicBool,
     routes: Mutex<Routes>,
     used_channels: Mutex<UsedChannels>,
@@ -45,6 +48,7 @@ impl QuicSession {
         router: PeerRouter,
         (transport, connection): (StreamCarrier, web_transport_quinn::Session),
         max_streams: u32,
+        limits: Arc<TcpLimits>,
     ) -> Arc<Self> {
         Arc::new(Self {
             app,
@@ -52,6 +56,7 @@ impl QuicSession {
             connection,
             transport,
             max_streams,
+            limits,
             trusted: AtomicBool::new(false),
             routes: Mutex::default(),
             used_channels: Mutex::default(),
@@ -143,6 +148,11 @@ impl QuicSession {
     /// Returns the address of the connection's other end.
     pub fn peer(&self) -> PeerAddress {
         self.router.peer()
+    }
+
+    /// Returns the time limits for requests and responses.
+    pub fn limits(&self) -> &TcpLimits {
+        &self.limits
     }
 
     /// Returns the path on which an answer sends its datagrams.

@@ -22,7 +22,9 @@ use crate::service::StartedAnswer;
 use crate::sse::{SseBody, event_stream, with_ignored};
 use loquent_resumable::idempotency::{FirstRequest, IdempotentRequest, KeyUse};
 use loquent_resumable::sse_reader::{EventsInbox, LogReader, events_path};
-use loquent_resumable::{AttachedReader, BegunAnswer, CommandSender, PathId, ReaderPath};
+use loquent_resumable::{
+    AttachedReader, BegunAnswer, CommandSender, PathId, ReaderPath, StoreAnnouncement,
+};
 use loquent_serving::api::request::Request;
 use loquent_serving::error::{ApiError, no_content};
 use loquent_serving::query::Query;
@@ -54,6 +56,8 @@ pub struct JoinedAnswer {
     pub commands: CommandSender,
     /// Names of ignored parameters that are worth a warning.
     pub ignored: String,
+    /// To be waited for before its reader gets the handle.
+    pub announcement: StoreAnnouncement,
 }
 
 /// Admits a request and delivers its answer over `path`. A repeated request joins the first one's
@@ -77,7 +81,8 @@ pub async fn start(
                 let begin = Position::default();
                 let attached = app.resumable.attach(&handle, begin, id, path).await?;
                 let AttachedReader { epoch, commands, .. } = attached;
-                return Ok(JoinedAnswer { handle, epoch, commands, ignored });
+                let announcement = StoreAnnouncement::default();
+                return Ok(JoinedAnswer { handle, epoch, commands, ignored, announcement });
             }
         },
     };
@@ -92,8 +97,8 @@ pub async fn start(
     stored_chats::record(app, &vocab, of, store, &mut active);
     let context = RecordContext { vocab: &vocab, echo: &echo, logprobs: None };
     let begun = app.resumable.start(reservation, active, &context, (id, path), (first, kept));
-    let BegunAnswer { handle, commands } = begun.await;
-    Ok(JoinedAnswer { handle, epoch: 0, commands, ignored })
+    let BegunAnswer { handle, commands, announcement } = begun;
+    Ok(JoinedAnswer { handle, epoch: 0, commands, ignored, announcement })
 }
 
 /// Like [`start`], for a reader of server-sent events.
@@ -106,6 +111,7 @@ pub async fn start_events(
 ) -> Result<(JoinedAnswer, EventsInbox), ApiError> {
     let (path, inbox) = events_path(0);
     let started = start(app, resumable, PathId::next(), ReaderPath::Events(path)).await?;
+    started.announcement.made().await;
     Ok((started, inbox))
 }
 

@@ -3,11 +3,14 @@
 
 use std::time::Duration;
 
+use loquent_needs::redis::RedisServer;
 use loquent_proto::frame::Frame;
 use loquent_proto::message::{Code, MessageKind};
+use loquent_server::{ALPN, SharedAddress, StoreConfig, StoreLocation};
 use serde_json::{Value, json};
 
 use super::harness::*;
+use crate::simulated::FOREVER;
 use crate::upstream::stand_in::{Act, StandIn};
 
 /// Writes a message of any type.
@@ -99,6 +102,43 @@ async fn a_request_is_cancelled_before_its_answer_begins() {
         tokio::time::timeout(PATIENCE, upstream.left.recv()).await.expect("cancelled").unwrap();
         assert_eq!(stream.hear().await, Said::Reset(Code::Stopped));
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_is_cancelled_while_the_store_keeps_its_answer_waiting() {
+    let Some(redis) = RedisServer::start() else { return };
+    let location = StoreLocation::Shared(SharedAddress::parse(&redis.url()).unwrap());
+    let store = StoreConfig { location, ..StoreConfig::default() };
+    let server = start(Setup { store, grace: FOREVER, ..Setup::default() }).await;
+    let (_endpoint, connection) = connect(&server).await;
+    let mut first = Reader::ask(&connection, 0, &chat(3, json!({}))).await;
+    first.run(usize::MAX).await;
+    assert!(first.complete, "the store works: {:?}", first.said);
+    redis.mute(true);
+    let mut stream = Stream::open(&connection).await;
+    stream.say(MessageKind::Request, ask_head(1, json!({})).as_bytes()).await;
+    stream.say(MessageKind::Body, chat(10_000, json!({})).as_bytes()).await;
+    stream.say(MessageKind::Body, b"").await;
+    settle(&server, "num_requests_running", 1.0).await;
+    // The answer is generated, and its ANSWER waits for the store, for a second in all.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    stream.send.reset(Code::Cancelled.number()).unwrap();
+    settle(&server, "num_requests_running", 0.0).await;
+    redis.mute(false);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cancellation_that_comes_after_the_end_of_reading_counts() {
+    let server = start(Setup { grace: FOREVER, ..Setup::default() }).await;
+    // Without datagrams, so that the log is written on the QUIC stream.
+    let (_endpoint, connection) = try_connect(&server, ALPN, false).await.unwrap();
+    let reader = Reader::ask(&connection, 0, &chat(10_000, json!({}))).await;
+    let mut reader = reader.with_upstream(Upstream::Frames);
+    reader.run(20).await;
+    reader.stream.stop();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    reader.stream.send.reset(Code::Cancelled.number()).unwrap();
+    settle(&server, "num_requests_running", 0.0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -68,6 +68,8 @@ pub struct Setup {
     pub drain_limit: Duration,
     pub quic: fn(&mut QuicConfig),
     pub max_tcp_connections: usize,
+    pub tcp: fn(&mut TcpLimits),
+    pub store: StoreConfig,
     /// The server of [`UPSTREAM_MODEL`].
     pub upstream: Option<String>,
 }
@@ -84,6 +86,8 @@ impl Default for Setup {
             drain_limit: Duration::from_secs(1),
             quic: |_| {},
             max_tcp_connections: 64,
+            tcp: |_| {},
+            store: StoreConfig::default(),
             upstream: None,
         }
     }
@@ -133,6 +137,9 @@ fn options(setup: &Setup) -> ServerConfig {
         max_streams: 16,
     };
     (setup.quic)(&mut quic);
+    let max_connections = setup.max_tcp_connections;
+    let mut tcp = TcpLimits { max_connections, ..TcpLimits::default() };
+    (setup.tcp)(&mut tcp);
     ServerConfig {
         http: HttpConfig {
             api_keys: ApiKeys::load(&setup.keys, setup.key_file.clone(), None).unwrap(),
@@ -141,10 +148,10 @@ fn options(setup: &Setup) -> ServerConfig {
         },
         service: service_config(setup.batch.into()),
         kept,
-        store: StoreConfig::default(),
+        store: setup.store.clone(),
         quic: Some(quic),
         https: None,
-        tcp: TcpLimits { max_connections: setup.max_tcp_connections, ..TcpLimits::default() },
+        tcp,
         drain_limit: setup.drain_limit,
         upstreams: setup.upstream.iter().map(|url| upstream(url)).collect(),
         extension: Default::default(),
@@ -410,6 +417,17 @@ impl Stream {
         put_message(kind, payload, &mut message);
         // The server may have refused already, which `hear` tells.
         let _ = self.send.write_all(&message).await;
+    }
+
+    /// Reads no more, though the other side stays open.
+    pub fn stop(&mut self) {
+        self.recv.stop(Code::None.number()).unwrap();
+    }
+
+    /// Waits for a reset, and reads nothing.
+    pub async fn reset(&mut self) -> Option<Code> {
+        let code = self.recv.received_reset().await.unwrap();
+        code.map(|number| Code::of(number.into()))
     }
 
     /// The next message, or how the stream ended. A response is gathered with its body.

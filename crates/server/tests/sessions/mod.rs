@@ -9,6 +9,7 @@ mod mute;
 mod readers;
 mod real_client;
 mod repeats;
+mod slow;
 mod strangers;
 
 use std::time::Duration;

@@ -4,6 +4,7 @@ use http::Method;
 use loquent_client::openai::{self, Generate, Prompt};
 use loquent_client::{Answer, Asked, Client, ClientError, Config, PathMode, Request, Transport};
 use loquent_proto::Delta;
+use loquent_server::ResumableLimits;
 use serde_json::{Map, json};
 use tokio::time::timeout;
 
@@ -75,14 +76,19 @@ async fn both_transports_bring_the_same_complete_answer() {
     }
 }
 
+/// A client that has a connection over each of two networks.
+fn on_two_networks(server: &Server, via_mode: PathMode) -> Client {
+    let via = ["127.0.0.3", "127.0.0.4"].map(|address| address.parse().unwrap()).to_vec();
+    let config = Config::new(format!("http://{}", server.http));
+    Client::new(Config { via, via_mode, head_start: PATIENCE, ..config }).unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_networks_bring_the_same_complete_answer() {
     let server = start(Setup::default()).await;
     let expected = expected(&server, 200).await;
     for via_mode in [PathMode::Backup, PathMode::Redundant] {
-        let via = ["127.0.0.3", "127.0.0.4"].map(|address| address.parse().unwrap()).to_vec();
-        let config = Config::new(format!("http://{}", server.http));
-        let client = Client::new(Config { via, via_mode, head_start: PATIENCE, ..config }).unwrap();
+        let client = on_two_networks(&server, via_mode);
         for _ in 0..2 {
             let mut answer = answer(&client, 200).await;
             let all = read(&mut answer, usize::MAX).await;
@@ -90,6 +96,22 @@ async fn two_networks_bring_the_same_complete_answer() {
             assert_eq!(all.text, expected, "{via_mode:?}");
             assert_eq!((answer.transport(), answer.resumes()), (Transport::Quic, 0));
         }
+        client.close(PATIENCE).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_with_room_for_one_reader_serves_a_client_on_two_networks() {
+    for via_mode in [PathMode::Backup, PathMode::Redundant, PathMode::Backup] {
+        // Room for one answer, and for less than a further reader.
+        let kept = |kept: &mut ResumableLimits| kept.kept_bytes = kept.log_bytes + 9 * 1024;
+        let server = start(Setup { kept, ..Setup::default() }).await;
+        let expected = expected(&server, 200).await;
+        let client = on_two_networks(&server, via_mode);
+        let mut answer = answer(&client, 200).await;
+        let all = read(&mut answer, usize::MAX).await;
+        assert_eq!((all.complete, all.dones), (true, 1), "{via_mode:?}");
+        assert_eq!(all.text, expected, "{via_mode:?}");
         client.close(PATIENCE).await;
     }
 }

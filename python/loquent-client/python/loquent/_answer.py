@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -48,6 +49,10 @@ class _Answer:
         self._stream = stream
         self._timeout = timeout
         self._failed: Event | None = None
+        #: Batches of events that were taken from the native module, and what is left of the last:
+        #: whoever stops iterating, or is cancelled, may iterate on.
+        self._taken = 0
+        self._left: deque[tuple[str, int, str, str, int]] = deque()
         #: What the answer is resumed with.
         self.reference = Reference(*stream.reference)
         #: Position behind the last event that was yielded, in bytes.
@@ -64,6 +69,15 @@ class _Answer:
     def resumes(self) -> int:
         """How often the answer has moved to a new connection."""
         return self._stream.resumes
+
+    def _take(self, events: list[tuple[str, int, str, str, int]] | None) -> bool:
+        self._taken += 1
+        self._left.extend(events or ())
+        return events is not None
+
+    def _rest(self) -> Iterator[Event]:
+        while self._left:
+            yield self._event(*self._left.popleft())
 
     def _event(self, kind: str, choice: int, text: str, data: str, offset: int) -> Event:
         self.offset = max(self.offset, offset)
@@ -89,9 +103,9 @@ class Answer(_Answer):
 
     def __iter__(self) -> Iterator[Event]:
         try:
-            while (events := self._stream.next_events(self._timeout)) is not None:
-                for event in events:
-                    yield self._event(*event)
+            yield from self._rest()
+            while self._take(self._stream.next_events(self._timeout, self._taken)):
+                yield from self._rest()
         except NativeError as error:
             if error.args[0] != "closed":
                 raise self._error(error) from None
@@ -116,9 +130,11 @@ class AsyncAnswer(_Answer):
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         try:
-            while (events := await _bridge.wait(self._stream.next_events, self._timeout)) is not None:
-                for event in events:
-                    yield self._event(*event)
+            for event in self._rest():
+                yield event
+            while self._take(await _bridge.wait(self._stream.next_events, self._timeout, self._taken)):
+                for event in self._rest():
+                    yield event
         except NativeError as error:
             if error.args[0] != "closed":
                 raise self._error(error) from None

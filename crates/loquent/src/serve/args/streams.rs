@@ -14,6 +14,9 @@ const STREAM_BUFFER_BYTES_MIN: usize = 1024;
 /// Default of `--slow-reader-timeout-s`.
 pub(crate) const SLOW_READER_TIMEOUT_S: u64 = 30;
 
+/// Maximum `--heartbeat-s`: clients that resume give an event stream up after three (S-6.5).
+const HEARTBEAT_S_MAX: u64 = 15;
+
 /// Settings for streaming answers.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Streams")]
@@ -43,9 +46,10 @@ pub(super) struct StreamArgs {
     /// of the tokens; a request's include_obfuscation overrides it
     #[arg(long, env = "LOQUENT_OBFUSCATION", default_value = "encrypted", value_name = "WHICH")]
     obfuscation: ObfuscateStreams,
-    /// Seconds of silence after which a stream gets an empty event, so that proxies keep it open
+    /// Seconds of silence after which a stream gets an empty event, so that proxies keep it open;
+    /// at most 15, because clients take 45 s of silence for a lost connection
     #[arg(long, env = "LOQUENT_HEARTBEAT_S", default_value_t = 10, value_name = "S",
-          value_parser = clap::value_parser!(u64).range(1..))]
+          value_parser = clap::value_parser!(u64).range(1..=HEARTBEAT_S_MAX))]
     heartbeat_s: u64,
 }
 
