@@ -8,6 +8,7 @@ use loquent_proto::Delta;
 use crate::record_log::RecordLog;
 use crate::stored::{KeptInput, StoredResponse};
 use loquent_dialects::responses::events::ResponseEvents;
+use loquent_resumable::shared::offers::OthersOffers;
 use loquent_serving::event_writer::EventWriter;
 use loquent_store::object::WriteMode;
 use loquent_store::recorder::StoreTarget;
@@ -57,9 +58,19 @@ impl ResponseRecorder {
         self.target.store_later(self.created_s, first, again).await;
     }
 
-    /// Returns true if another replica can continue the response.
+    /// Returns true if any replica can continue the response.
     pub fn can_be_left(&self) -> bool {
         !self.input.running.is_empty()
+    }
+
+    /// Returns true if one of the `others` can continue the response.
+    pub fn is_covered_by(&self, others: &OthersOffers) -> bool {
+        if others.is_empty() {
+            return false;
+        }
+        // Decoded for this alone, when this replica shuts down.
+        let request = StoredResponse::decode(&self.input.running).and_then(|it| it.request);
+        request.is_some_and(|request| others.cover(request.as_bytes()))
     }
 
     /// Stores the records so far of a response that another replica is to continue, and releases

@@ -36,7 +36,8 @@ use super::shared::slot::LogSlot;
 use super::shared::state::{GivenBack, LogState, StoreNews};
 use super::shared::takeover::TakeoverOutcome;
 use super::{
-    AnswerCommand, AttachRequest, PathId, ReaderPath, Reservation, ResumableAnswers, Unreachable,
+    AnswerCommand, AttachRequest, HandOverRequest, PathId, ReaderPath, Reservation,
+    ResumableAnswers, Unreachable,
 };
 use crate::log_snapshots::{PendingSnapshot, PendingSnapshots, SnapshotRequest};
 use crate::reader_pace::ReaderPace;
@@ -350,7 +351,7 @@ impl AnswerTask {
             AnswerCommand::Cancel(_) => {}
             AnswerCommand::Succeed(succession) => return self.handle_succession(now, succession),
             AnswerCommand::Store(news) => return self.handle_news(news),
-            AnswerCommand::HandOver(reply) => return self.hand_over(reply),
+            AnswerCommand::HandOver(request) => return self.hand_over(request),
             AnswerCommand::End(code) => {
                 self.is_stopped = code == Code::Stopped;
                 return ControlFlow::Break(code);
@@ -438,10 +439,10 @@ impl AnswerTask {
     }
 
     /// Releases the answer to another replica, if one can take it: this replica is shutting down.
-    fn hand_over(&mut self, reply: oneshot::Sender<()>) -> ControlFlow<Code> {
-        let is_open = self.pump.is_open();
+    fn hand_over(&mut self, request: HandOverRequest) -> ControlFlow<Code> {
+        let (HandOverRequest { others, reply }, is_open) = (request, self.pump.is_open());
         if let Some(sharing) = self.sharing.as_ref().filter(|_| is_open) {
-            if sharing.slot.can_be_taken() {
+            if sharing.slot.can_be_taken_by(&others) {
                 self.share();
                 self.handed_over = Some(reply);
                 return ControlFlow::Break(Code::BrokenOff);

@@ -88,6 +88,7 @@ pub use log_snapshots::{LogSnapshot, SnapshotRequest};
 use shared::epochs::Epochs;
 use shared::followed::FollowedLog;
 use shared::logs::SharedLogs;
+use shared::offers::{OthersOffers, notice_of};
 use shared::slot::{LogSlot, SLOT_BYTES};
 use shared::state::{GivenBack, NewsSink, StoreNews};
 use shared::takeover::{TakeoverOutcome, TakeoverStarter};
@@ -246,6 +247,14 @@ impl From<Unreachable> for ApiError {
     }
 }
 
+/// A request to release an answer, because this replica is shutting down.
+pub struct HandOverRequest {
+    /// Offers of the others: an answer that none of them covers stays.
+    pub others: Arc<OthersOffers>,
+    /// Dropped when the task has ended, or at once if the answer stays.
+    pub reply: oneshot::Sender<()>,
+}
+
 /// A command to an answer's task.
 pub enum AnswerCommand {
     /// Deliver the answer over this path too.
@@ -262,9 +271,8 @@ pub enum AnswerCommand {
     Succeed(TakeoverOutcome),
     /// News from the store that replicas share.
     Store(StoreNews),
-    /// Release the answer to another replica, if one can take it. The sender is dropped when the
-    /// task has ended, or at once if the answer stays.
-    HandOver(oneshot::Sender<()>),
+    /// Release the answer to another replica, if one can take it.
+    HandOver(HandOverRequest),
     /// Forget the answer, even if it has readers, for this reason.
     End(Code),
 }
@@ -339,7 +347,7 @@ pub struct ResumableAnswers {
     /// Logs shared with other replicas, if any.
     shared: OnceLock<Arc<SharedLogs>>,
     /// Generates other replicas' answers again, if this replica has a model.
-    successor: OnceLock<Box<dyn TakeoverStarter>>,
+    successor: OnceLock<Arc<dyn TakeoverStarter>>,
     /// True once this replica is shutting down: readers of other replicas' answers are sent away.
     is_leaving: AtomicBool,
 }
@@ -418,10 +426,31 @@ impl ResumableAnswers {
         self.shared.get_or_init(|| shared::start(connection, kept));
     }
 
-    /// Continues the answers of replicas that have ended, using `successor`.
-    pub fn succeed_by(&self, successor: Box<dyn TakeoverStarter>) {
+    /// Continues the answers of replicas that have ended, using `successor`, and announces to the
+    /// other replicas which ones.
+    pub fn succeed_by(&self, successor: Arc<dyn TakeoverStarter>) {
+        if let Some(shared) = self.shared.get() {
+            // Weakly: a successor may have the store.
+            let announced = Arc::downgrade(&successor);
+            shared.announce_as(Box::new(move || {
+                let offers = announced.upgrade().map(|successor| successor.offers());
+                notice_of(&offers.unwrap_or_default())
+            }));
+        }
         // The first one stays: a server is opened once.
         drop(self.successor.set(successor));
+    }
+
+    /// Returns what the other replicas offer to continue, now that this one takes nothing more.
+    pub async fn others_offers(&self) -> OthersOffers {
+        let Some(shared) = self.shared.get().filter(|shared| shared.is_well()) else {
+            return OthersOffers::default();
+        };
+        let depends = self.table().busy > 0;
+        shared.others_offers(depends).await.unwrap_or_else(|error| {
+            tracing::debug!(%error, "the store does not tell what other replicas can continue");
+            OthersOffers::default()
+        })
     }
 
     /// Takes over the answer with `handle` for its task here. Its log ends at `head` and has had
@@ -748,17 +777,21 @@ impl ResumableAnswers {
         }
     }
 
-    /// Releases all answers that other replicas can continue, because this replica is shutting
-    /// down. Does nothing while the store is unavailable: nobody could take them.
-    pub async fn hand_over(&self) {
+    /// Releases all answers that `others` cover, because this replica is shutting down. Does
+    /// nothing while the store is unavailable: nobody could take them.
+    pub async fn hand_over(&self, others: &Arc<OthersOffers>) {
         let Some(shared) = self.shared.get().filter(|shared| shared.is_well()) else { return };
+        if others.is_empty() {
+            return;
+        }
         self.is_leaving.store(true, Ordering::Relaxed);
         let commands: Vec<_> =
             self.table().answers.values().map(|entry| entry.commands.clone()).collect();
         let mut left = Vec::new();
         for answer in commands {
             let (reply, replied) = oneshot::channel();
-            if answer.send(AnswerCommand::HandOver(reply)).await.is_ok() {
+            let request = HandOverRequest { others: others.clone(), reply };
+            if answer.send(AnswerCommand::HandOver(request)).await.is_ok() {
                 left.push(replied);
             }
         }

@@ -12,7 +12,7 @@ use super::followed::FollowedLog;
 use super::slot::LogSlot;
 use super::state::{GivenBack, NewsSink};
 use loquent_store::StoreError;
-use loquent_store::shared::connection::{SharedConnection, StoreHealth};
+use loquent_store::shared::connection::{NoticeWriter, SharedConnection, StoreHealth};
 
 /// Interval between checks for due work. Bytes read at another replica are delayed by half of it
 /// here, and by as much again there.
@@ -140,6 +140,11 @@ impl SharedLogs {
         if tokio::time::timeout(FLUSH_LIMIT, flushed).await.is_err() {
             tracing::warn!("not all answers could be stored before the end");
         }
+    }
+
+    /// Announces what `notice` writes to the other replicas from now on.
+    pub fn announce_as(&self, notice: NoticeWriter) {
+        self.connection.announce_as(notice);
     }
 
     /// Returns true if the store can be used, as of the last call.

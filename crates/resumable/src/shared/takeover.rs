@@ -16,6 +16,7 @@ use super::epochs::Epochs;
 use super::followed::{FollowedLog, Follower};
 use super::kept_request::{self, REQUEST_BYTES, ReplayableRequest};
 use super::logs::{SharedLogs, until_answered};
+use super::offers::TakeoverOffer;
 use super::reply::{self, Taken};
 use super::slot::LogSlot;
 use super::state::{GivenBack, NewsSink};
@@ -74,6 +75,9 @@ pub struct FirstAnswer {
 pub trait TakeoverStarter: Send + Sync {
     /// Returns true if requests can be started now.
     fn is_ready(&self) -> bool;
+
+    /// Returns the models with which requests can be started now.
+    fn offers(&self) -> Vec<TakeoverOffer>;
 
     /// Checks that `request` can be started.
     ///

@@ -12,6 +12,7 @@ use crate::service::StartedAnswer;
 use loquent_resumable::shared::kept_request::{
     KeptService, ReplayAsker, ReplayMetadata, ReplayableRequest,
 };
+use loquent_resumable::shared::offers::TakeoverOffer;
 use loquent_resumable::shared::takeover::{FirstAnswer, SecondAnswer, TakeoverStarter};
 use loquent_serving::api::request::StreamParams;
 use loquent_serving::api::stored_chat::ChatToStore;
@@ -41,6 +42,10 @@ impl TakeoverStarter for AppTakeover {
         self.0.upgrade().is_some_and(|app| app.is_ready())
     }
 
+    fn offers(&self) -> Vec<TakeoverOffer> {
+        self.0.upgrade().map(|app| app.offers()).unwrap_or_default()
+    }
+
     fn check(&self, request: &ReplayableRequest) -> Result<(), ApiError> {
         self.app()?.check(request)
     }
@@ -57,6 +62,19 @@ impl TakeoverStarter for AppTakeover {
 impl TakeoverStarter for App {
     fn is_ready(&self) -> bool {
         self.ready().is_ok()
+    }
+
+    fn offers(&self) -> Vec<TakeoverOffer> {
+        // Answers of upstream servers are not taken over.
+        let is_local = |entry: &&ModelEntry| {
+            entry.constant().is_none_or(|service| service.upstream().is_none())
+        };
+        let entries = self.models.entries().filter(|_| self.is_ready()).filter(is_local);
+        let offers = entries.map(|entry| TakeoverOffer {
+            model: entry.name().to_owned(),
+            answered_by: entry.answers_by(),
+        });
+        offers.collect()
     }
 
     fn check(&self, request: &ReplayableRequest) -> Result<(), ApiError> {
@@ -93,17 +111,10 @@ fn model_of<'a>(app: &'a App, request: &ReplayableRequest) -> Result<&'a ModelEn
 
 /// Checks that `entry` gives the same answers as the first replica, if both are known.
 fn check_service(entry: &ModelEntry, first: &KeptService) -> Result<(), ApiError> {
-    let here = entry.answers_by();
-    let is_known = !here.fingerprint.is_empty() && !first.fingerprint.is_empty();
-    if is_known && here.fingerprint != first.fingerprint {
-        let message = "Another version, other weights or other settings compute answers here.";
-        return Err(ApiError::unavailable(message, ELSEWHERE_RETRY_S));
+    match entry.answers_by().obstacle_to(first) {
+        Some(obstacle) => Err(ApiError::unavailable(obstacle, ELSEWHERE_RETRY_S)),
+        None => Ok(()),
     }
-    if is_known && here.context_tokens < first.context_tokens {
-        let message = "The context here is shorter than that of the replica before.";
-        return Err(ApiError::unavailable(message, ELSEWHERE_RETRY_S));
-    }
-    Ok(())
 }
 
 /// Returns the sender of a request, according to this server's keys. If the key is unknown, only
