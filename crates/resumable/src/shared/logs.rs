@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use loquent_proto::AnswerHandle;
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::followed::FollowedLog;
@@ -61,6 +62,18 @@ where
     let begun = Instant::now();
     while call().await.is_err() && begun.elapsed() < KEEP_RUNNING {
         tokio::time::sleep(TELL_EVERY).await;
+    }
+}
+
+/// Waits, within a time limit, while the store lacks bytes: while `is_waiting`.
+async fn wait_while(is_waiting: impl Fn() -> bool) {
+    let written = async {
+        while is_waiting() {
+            tokio::time::sleep(TICK).await;
+        }
+    };
+    if tokio::time::timeout(FLUSH_LIMIT, written).await.is_err() {
+        tracing::warn!("not all answers could be stored before the end");
     }
 }
 
@@ -132,14 +145,7 @@ impl SharedLogs {
 
     /// Waits, within a time limit, until all bytes of this replica's answers are stored.
     pub async fn flush(&self) {
-        let flushed = async {
-            while self.slots().iter().any(|slot| slot.is_waiting()) {
-                tokio::time::sleep(TICK).await;
-            }
-        };
-        if tokio::time::timeout(FLUSH_LIMIT, flushed).await.is_err() {
-            tracing::warn!("not all answers could be stored before the end");
-        }
+        wait_while(|| self.slots().iter().any(|slot| slot.is_waiting())).await;
     }
 
     /// Announces what `notice` writes to the other replicas from now on.
@@ -157,14 +163,25 @@ impl SharedLogs {
         self.leaving.lock().expect("nothing panics under this lock").push(slot);
     }
 
-    /// Writes the remaining bytes of all answers, and releases those marked by [`Self::leave`].
-    pub async fn leave_all(&self) {
-        self.flush().await;
+    /// Writes the remaining bytes of the answers marked by [`Self::leave`], and releases these, all
+    /// at once.
+    pub async fn leave_all(self: &Arc<Self>) {
         let leaving =
             std::mem::take(&mut *self.leaving.lock().expect("nothing panics under this lock"));
+        wait_while(|| leaving.iter().any(|slot| slot.is_waiting())).await;
+        let mut releases = JoinSet::new();
         for slot in leaving {
-            // Where this fails, the end of this replica gives it back.
-            drop(self.release(&slot.id, slot.fence, GivenBack::Unused).await);
+            releases.spawn(self.clone().leave_one(slot));
+        }
+        while releases.join_next().await.is_some() {}
+    }
+
+    async fn leave_one(self: Arc<Self>, slot: Arc<LogSlot>) {
+        if self.release(&slot.id, slot.fence, GivenBack::Unused).await.is_err() {
+            // Until the store answers, or the end of this replica gives it back.
+            tokio::spawn(async move {
+                self.give_back(&slot.id, slot.fence, GivenBack::Unused).await;
+            });
         }
     }
 
