@@ -625,6 +625,7 @@ impl AnswerTask {
         self.pump.note_carrier(transport);
         let counted = self.answers.metrics.active_path(transport);
         self.readers.insert(id, Reader::new(kind, place, counted));
+        self.reservation.reopen();
         self.cutter.is_shared = self.readers.len() > 1;
         self.keep_for_furthest();
     }
