@@ -415,7 +415,15 @@ impl LiveResponse {
                     checkpoint.reset();
                 }
                 // Last: the others are rarely ready.
-                () = self.step(&mut generation) => {}
+                generated = self.step(&mut generation) => {
+                    if let Generated::Failed(error) = generated {
+                        tracing::debug!(%error, "a background response failed");
+                        if error.is_of_engine() && self.recorder.goes_on_elsewhere().await {
+                            return self.leave().await;
+                        }
+                        generation.fail(&error, &mut |delta| self.push(&delta));
+                    }
+                }
             }
             if self.state().has_end() {
                 return;
@@ -465,11 +473,8 @@ impl LiveResponse {
     }
 
     /// Collects the records of one flush.
-    async fn step(&self, generation: &mut ResponseGeneration) {
-        let progress = poll_fn(|context| generation.poll(context, &mut |delta| self.push(&delta)));
-        if let Generated::Failed(error) = progress.await {
-            tracing::debug!(%error, "a background response failed");
-        }
+    async fn step(&self, generation: &mut ResponseGeneration) -> Generated {
+        poll_fn(|context| generation.poll(context, &mut |delta| self.push(&delta))).await
     }
 
     fn push(&self, delta: &Delta) {

@@ -12,7 +12,10 @@ use loquent_resumable::shared::offers::OthersOffers;
 use loquent_serving::event_writer::EventWriter;
 use loquent_store::object::WriteMode;
 use loquent_store::recorder::StoreTarget;
-use loquent_store::{Progress, StoreError, StoredObject};
+use loquent_store::{AnswerFence, Progress, StoreError, StoredObject};
+
+/// Highest fence of an owner whose failed engine does not end the response: the second one's.
+const LAST_FENCE_THAT_FAILS: AnswerFence = AnswerFence(2);
 
 /// A response being stored; resolves to whether that succeeded.
 pub type Saving = Pin<Box<dyn Future<Output = bool> + Send>>;
@@ -71,6 +74,18 @@ impl ResponseRecorder {
         // Decoded for this alone, when this replica shuts down.
         let request = StoredResponse::decode(&self.input.running).and_then(|it| it.request);
         request.is_some_and(|request| others.cover(request.as_bytes()))
+    }
+
+    /// Returns true if another replica offers to continue the response, whose engine has failed
+    /// here. If the engines of several owners failed, the request may be why, and comes to no
+    /// further one.
+    pub async fn goes_on_elsewhere(&self) -> bool {
+        let StoreTarget { store, fence, .. } = &self.target;
+        let Some(connection) = store.shared().filter(|_| *fence <= LAST_FENCE_THAT_FAILS) else {
+            return false;
+        };
+        // A store that cannot be asked knows of nobody.
+        OthersOffers::ask(connection).await.is_ok_and(|others| self.is_covered_by(&others))
     }
 
     /// Stores the records so far of a response that another replica is to continue, and releases

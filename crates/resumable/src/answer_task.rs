@@ -56,6 +56,9 @@ const MAX_AT_ONCE: usize = 64;
 const EARLY: Micros = Micros::from_ms(1);
 /// Duration of the timer while nothing is due.
 const NEVER: Duration = Duration::from_hours(24);
+/// Takeovers of an answer after which a failure of the engine ends it: a request that makes engines
+/// fail does not come to all replicas.
+const MOST_FAILED_TAKEOVERS: usize = 2;
 /// Maximum readers waiting for a mirror to catch up with them.
 const MAX_AHEAD: usize = 1024;
 
@@ -351,7 +354,7 @@ impl AnswerTask {
             AnswerCommand::Cancel(_) => {}
             AnswerCommand::Succeed(succession) => return self.handle_succession(now, succession),
             AnswerCommand::Store(news) => return self.handle_news(news),
-            AnswerCommand::HandOver(request) => return self.hand_over(request),
+            AnswerCommand::HandOver(request) => return self.hand_over(now, request),
             AnswerCommand::End(code) => {
                 self.is_stopped = code == Code::Stopped;
                 return ControlFlow::Break(code);
@@ -438,8 +441,9 @@ impl AnswerTask {
         self.readers.end_datagrams(Code::BrokenOff);
     }
 
-    /// Releases the answer to another replica, if one can take it: this replica is shutting down.
-    fn hand_over(&mut self, request: HandOverRequest) -> ControlFlow<Code> {
+    /// Releases the answer to another replica, if one can take it: this replica is shutting down,
+    /// or its engine has failed.
+    fn hand_over(&mut self, now: Micros, request: HandOverRequest) -> ControlFlow<Code> {
         let (HandOverRequest { others, reply }, is_open) = (request, self.pump.is_open());
         if let Some(sharing) = self.sharing.as_ref().filter(|_| is_open) {
             if sharing.slot.can_be_taken_by(&others) {
@@ -451,7 +455,17 @@ impl AnswerTask {
             self.handed_over = Some(reply);
             return ControlFlow::Break(Code::BrokenOff);
         }
+        self.pump.give_up(now, &mut self.answer);
         ControlFlow::Continue(())
+    }
+
+    /// Lets another replica go on with the answer, since this one's engine has failed. If the
+    /// engines of several owners failed, the request may be why: it ends with the error.
+    fn handle_engine_failure(&mut self, now: Micros) {
+        match self.sharing.is_some() && self.epochs.takeovers() < MOST_FAILED_TAKEOVERS {
+            true => self.answers.leave_failed(self.handle),
+            false => self.pump.give_up(now, &mut self.answer),
+        }
     }
 
     fn handle_succession(&mut self, now: Micros, succession: TakeoverOutcome) -> ControlFlow<Code> {
@@ -647,6 +661,7 @@ impl AnswerTask {
                     self.answers.take_over(self.handle, head, self.epochs.clone());
                 }
                 ControlFlow::Break(PumpEnd::Differs) => return self.give_back(),
+                ControlFlow::Break(PumpEnd::EngineFailed) => self.handle_engine_failure(now),
             }
             self.readers.note_append(now, self.answer.log().head());
             taken += 1;

@@ -1,20 +1,30 @@
-//! A replica that ends leaves its answers to others.
+//! A replica that ends, or whose engine has failed, leaves its answers to others.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use loquent_proto::AnswerHandle;
+use loquent_store::StoreError;
 use tokio::sync::oneshot;
 
 use super::shared::offers::OthersOffers;
 use super::shared::slot::LogSlot;
 use super::{AnswerCommand, ResumableAnswers};
 
-/// A request to release an answer, because this replica is shutting down.
+/// A request to release an answer, because this replica is shutting down or its engine has failed.
 pub struct HandOverRequest {
     /// Offers of the others: an answer that none of them covers stays.
     pub others: Arc<OthersOffers>,
     /// Dropped when the task has ended, or at once if the answer stays.
     pub reply: oneshot::Sender<()>,
+}
+
+/// Returns the offers in `asked`; none if the store could not be asked.
+fn known(asked: Result<OthersOffers, StoreError>) -> OthersOffers {
+    asked.unwrap_or_else(|error| {
+        tracing::debug!(%error, "the store does not tell what other replicas can continue");
+        OthersOffers::default()
+    })
 }
 
 impl ResumableAnswers {
@@ -24,10 +34,7 @@ impl ResumableAnswers {
             return OthersOffers::default();
         };
         let depends = self.table().busy > 0;
-        shared.others_offers(depends).await.unwrap_or_else(|error| {
-            tracing::debug!(%error, "the store does not tell what other replicas can continue");
-            OthersOffers::default()
-        })
+        known(shared.offers_without_this(depends).await)
     }
 
     /// Releases all answers that `others` cover, because this replica is shutting down. Does
@@ -53,6 +60,25 @@ impl ResumableAnswers {
             drop(one.await);
         }
         shared.leave_all().await;
+    }
+
+    /// Releases the answer with `handle`, whose engine has failed, if another replica can continue
+    /// it; otherwise its task ends it.
+    pub(super) fn leave_failed(&self, handle: AnswerHandle) {
+        // One that was forgotten meanwhile needs no owner.
+        let (Some(shared), Some(answer)) = (self.shared.get().cloned(), self.find(&handle)) else {
+            return;
+        };
+        tokio::spawn(async move {
+            let others = Arc::new(known(shared.current_offers().await));
+            let (reply, replied) = oneshot::channel();
+            let request = HandOverRequest { others, reply };
+            if answer.send(AnswerCommand::HandOver(request)).await.is_ok() {
+                // Dropped in any case.
+                drop(replied.await);
+                shared.leave_all().await;
+            }
+        });
     }
 
     /// Releases an answer to other replicas once all of it is stored.

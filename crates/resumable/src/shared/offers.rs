@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use loquent_store::StoreError;
-use loquent_store::shared::connection::NOTICE_BYTES;
+use loquent_store::shared::connection::{NOTICE_BYTES, SharedConnection};
 use serde_json::{Value, json};
 
 use super::kept_request::{self, KeptService};
@@ -42,6 +42,14 @@ impl OthersOffers {
             TakeoverOffer { model, answered_by }
         });
         Self(offers.collect())
+    }
+
+    /// Asks the store behind `connection` for the offers of the other replicas.
+    ///
+    /// # Errors
+    /// When the store cannot be used.
+    pub async fn ask(connection: &SharedConnection) -> Result<Self, StoreError> {
+        Ok(Self::of(&connection.notices().await?))
     }
 
     /// True if no other replica can continue anything.
@@ -78,17 +86,25 @@ pub fn notice_of(offers: &[TakeoverOffer]) -> Vec<u8> {
 }
 
 impl SharedLogs {
+    /// Returns the offers of the other replicas.
+    ///
+    /// # Errors
+    /// When the store cannot be used.
+    pub async fn current_offers(&self) -> Result<OthersOffers, StoreError> {
+        OthersOffers::ask(&self.connection).await
+    }
+
     /// Withdraws this replica's offers, which has none any more, and returns those of the others.
     /// If answers depend on them, first waits for replicas that are stopped at the same time.
     ///
     /// # Errors
     /// When the store cannot be used.
-    pub async fn others_offers(&self, depends: bool) -> Result<OthersOffers, StoreError> {
+    pub async fn offers_without_this(&self, depends: bool) -> Result<OthersOffers, StoreError> {
         self.connection.announce().await?;
         if depends {
             tokio::time::sleep(STOPPED_TOGETHER).await;
         }
-        Ok(OthersOffers::of(&self.connection.notices().await?))
+        self.current_offers().await
     }
 }
 

@@ -218,7 +218,7 @@ fn a_client_that_leaves_cancels_its_completions() {
 fn stopping_ends_every_stream_with_an_error() {
     let mut bench = Bench::new(2, false, &CompletionConfig::default());
     bench.token(0, 0, b'a', None);
-    bench.processor.fail_all(Duration::from_millis(1), SHUTDOWN);
+    bench.processor.fail_all(Duration::from_millis(1), &ApiError::internal(SHUTDOWN));
     let flushes = bench.read();
     assert_eq!(flushes.iter().filter_map(Flush::error).count(), 2);
     assert_eq!(text(&flushes), "a");
@@ -241,7 +241,7 @@ fn an_answer_that_breaks_off_ends_with_neither_half_a_character_nor_half_a_stop_
                 let finish = finish.clone().filter(|_| at == last);
                 bench.token(at as u64, 0, *byte, finish);
             }
-            bench.processor.fail_all(Duration::from_millis(9), SHUTDOWN);
+            bench.processor.fail_all(Duration::from_millis(9), &ApiError::internal(SHUTDOWN));
             let flushes = bench.read();
             let errors = flushes.iter().filter_map(Flush::error).count();
             (text(&flushes), errors)

@@ -254,7 +254,7 @@ async fn a_replica_knows_the_offers_of_others_until_they_withdraw_them_or_end() 
     }
     // The third one is of an older version, and has no notice.
     let covers = async |replica: &Replica| {
-        let others = replica.logs.others_offers(false).await.unwrap();
+        let others = replica.logs.offers_without_this(false).await.unwrap();
         others.cover(&request)
     };
     assert!(covers(&first).await && covers(&third).await);
