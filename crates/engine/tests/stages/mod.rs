@@ -7,6 +7,7 @@ mod tls;
 mod toy;
 
 use std::collections::VecDeque;
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -440,4 +441,52 @@ fn a_replica_takes_the_place_of_a_stage_that_is_gone() {
         Err(error) => panic!("{error}"),
     });
     cluster.stop();
+}
+
+/// A way to the stage at `address` on which every second connection ends at once: the runner
+/// reaches it, and the stage before it does not.
+fn one_way(address: String) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let place = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for client in listener.incoming().step_by(2) {
+            let (client, stage) = (client.unwrap(), TcpStream::connect(&address).unwrap());
+            let back = (stage.try_clone().unwrap(), client.try_clone().unwrap());
+            for (mut from, mut to) in [(client, stage), back] {
+                std::thread::spawn(move || {
+                    // To the end of either side.
+                    let _ = std::io::copy(&mut from, &mut to);
+                    let _ = to.shutdown(Shutdown::Both);
+                });
+            }
+        }
+    });
+    place
+}
+
+#[test]
+fn a_replica_that_cannot_be_used_does_not_keep_the_server_from_the_next_one() {
+    // It still has its part of an earlier split.
+    let earlier = Site::start(2);
+    let hidden = Site::start(3);
+    for spare in [earlier.addresses()[1].clone(), one_way(hidden.addresses()[1].clone())] {
+        let (mut site, standby) = (Site::start(3), Site::start(3));
+        let mut wanted = options();
+        wanted.addresses = site.addresses();
+        wanted.addresses[1] = format!("{}|{spare}|{}", site.addresses()[1], standby.addresses()[1]);
+        let cluster = Cluster::connect(wanted, |why| eprintln!("waiting: {why}")).unwrap();
+        let mut runner = toy::runner(&cluster);
+        assign(&mut runner, 0);
+        let before = run_one(&mut runner, 0, 0, &[1, 2, 3]).unwrap();
+        site.stop(1);
+        let mut again = || {
+            if runner.poll_recovery() != Recovery::Ready {
+                return None;
+            }
+            assign(&mut runner, 0);
+            run_one(&mut runner, 0, 0, &[1, 2, 3]).ok()
+        };
+        wait_until("the last replica", || again().is_some_and(|after| after == before));
+        cluster.stop();
+    }
 }
