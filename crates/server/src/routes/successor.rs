@@ -18,8 +18,8 @@ use loquent_serving::api::request::StreamParams;
 use loquent_serving::api::stored_chat::ChatToStore;
 use loquent_serving::caller::Caller;
 use loquent_serving::error::ApiError;
-use loquent_serving::identity::Identity;
 use loquent_serving::identity::token::TokenScope;
+use loquent_serving::identity::{CountedBefore, Identity};
 use loquent_serving::records::RecordContext;
 use loquent_store::Kind;
 
@@ -131,7 +131,7 @@ fn identity_of(app: &App, asker: ReplayAsker) -> Identity {
 }
 
 /// Starts a request again, with the same model and seed. `stream` replaces the request's own
-/// streaming parameters, if given.
+/// streaming parameters, if given; `tokens` of the answer have been counted.
 ///
 /// # Errors
 /// Those of [`ServedModels::start`](crate::models::ServedModels::start), and 404 for a model that
@@ -140,13 +140,15 @@ async fn start_again(
     app: &App,
     kept: ReplayableRequest,
     stream: Option<StreamParams>,
+    tokens: u64,
 ) -> Result<StartedAnswer, ApiError> {
     let entry = model_of(app, &kept)?;
     let ReplayableRequest { endpoint, marks, fields } = kept;
     // One that comes and goes is known once it is there.
     drop(entry.use_when_loaded().await?);
     check_service(entry, &marks.answered_by)?;
-    let identity = identity_of(app, marks.asker);
+    let counted_before = Some(CountedBefore::new(tokens));
+    let identity = Identity { counted_before, ..identity_of(app, marks.asker) };
     let trace_parent = marks.trace_parent;
     let caller = Caller { identity, trace_parent, ..Caller::default() };
     let mut request = entry.parse(endpoint, fields, caller)?;
@@ -175,7 +177,7 @@ async fn begin(
     let stored = kept.marks.stored.as_ref().map(|ReplayMetadata { owner, metadata }| {
         (*owner, Box::new(ChatToStore::of(&kept.fields, metadata.clone())))
     });
-    let started = start_again(app, kept, first.stream).await?;
+    let started = start_again(app, kept, first.stream, first.tokens).await?;
     let StartedAnswer { mut active, echo, vocab, .. } = started;
     active.take_over(first.name);
     if let Some((owner, chat)) = stored {
