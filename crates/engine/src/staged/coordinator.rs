@@ -323,7 +323,7 @@ impl Cluster {
         // The number is the time, so that the answer gives the round trip.
         let number = session.started.elapsed().as_micros() as u64;
         // Not `send`: a stage that has stopped reading must not block the watch over it.
-        session.senders.iter().for_each(|sender| sender.offer(StageMessage::Ping(number)));
+        session.senders.iter().for_each(|sender| sender.send_first(StageMessage::Ping(number)));
         let (stages, places) = {
             let state = self.lock();
             (state.stages.clone(), state.places.clone())

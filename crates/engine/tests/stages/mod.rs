@@ -389,6 +389,34 @@ fn an_emulated_rate_limits_a_link() {
 }
 
 #[test]
+fn rows_that_wait_for_a_slow_link_make_no_stage_look_silent() {
+    let site = Site::start(2);
+    let mut wanted = options();
+    let rows = [3; 100];
+    // A batch takes 0.7 s, and five of them longer than a stage may be silent.
+    let bytes_per_s = (rows.len() * toy::WIDTH * 4) as u64 * 10 / 7;
+    wanted.link = LinkEmulation { delay: Duration::ZERO, bytes_per_s };
+    wanted.stall_limit = Duration::from_secs(2);
+    wanted.batch_limit = PATIENCE;
+    let cluster = site.connect(wanted).unwrap();
+    let mut runner = toy::runner(&cluster);
+    (0..5).for_each(|slot| assign(&mut runner, slot));
+    let pipeline = runner.pipeline().unwrap();
+    for slot in 0..5 {
+        pipeline.submit(&batch(&[(slot, 0, &rows)])).unwrap();
+    }
+    let (mut sampled, mut collected) = (Vec::new(), 0);
+    wait_until("all batches", || {
+        if let Some(outcome) = runner.pipeline().unwrap().try_collect(&mut sampled) {
+            outcome.expect("no stage is lost");
+            collected += 1;
+        }
+        collected == 5
+    });
+    cluster.stop();
+}
+
+#[test]
 fn figures_cover_every_stage() {
     let site = Site::start(2);
     let cluster = site.connect(options()).unwrap();

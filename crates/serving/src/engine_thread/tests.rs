@@ -70,6 +70,7 @@ impl Burst {
             prefixes: None,
             next_save: Duration::ZERO,
             outage: None,
+            last_outage: None,
             outage_limit: FOREVER,
         };
         Self {
