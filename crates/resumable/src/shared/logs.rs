@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::followed::FollowedLog;
+use super::offers::OthersOffers;
 use super::slot::LogSlot;
 use super::state::{GivenBack, NewsSink};
 use loquent_store::StoreError;
@@ -24,6 +25,9 @@ pub(super) const KEEP_RUNNING: Duration = Duration::from_secs(6 * 60 * 60);
 const FLUSH_LIMIT: Duration = Duration::from_secs(3);
 /// Interval of attempts to tell the store of an answer that was stopped or given back.
 const TELL_EVERY: Duration = Duration::from_secs(2);
+/// Time for which a replica that shuts down waits before it asks for the offers of the others:
+/// those that are stopped with it have withdrawn theirs by then.
+const STOPPED_TOGETHER: Duration = Duration::from_millis(500);
 /// Fence of an answer's first owner.
 const FIRST_FENCE: u64 = 1;
 
@@ -151,6 +155,27 @@ impl SharedLogs {
     /// Announces what `notice` writes to the other replicas from now on.
     pub fn announce_as(&self, notice: NoticeWriter) {
         self.connection.announce_as(notice);
+    }
+
+    /// Returns the offers of the other replicas.
+    ///
+    /// # Errors
+    /// When the store cannot be used.
+    pub async fn current_offers(&self) -> Result<OthersOffers, StoreError> {
+        OthersOffers::ask(&self.connection).await
+    }
+
+    /// Withdraws this replica's offers, which has none any more, and returns those of the others.
+    /// If answers depend on them, first waits for replicas that are stopped at the same time.
+    ///
+    /// # Errors
+    /// When the store cannot be used.
+    pub async fn offers_without_this(&self, depends: bool) -> Result<OthersOffers, StoreError> {
+        self.connection.announce().await?;
+        if depends {
+            tokio::time::sleep(STOPPED_TOGETHER).await;
+        }
+        self.current_offers().await
     }
 
     /// Returns true if the store can be used, as of the last call.

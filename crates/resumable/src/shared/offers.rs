@@ -5,18 +5,11 @@
 //! to end here. A replica that announces nothing has an older version, and would refuse: the
 //! version is a part of the fingerprint.
 
-use std::time::Duration;
-
 use loquent_store::StoreError;
 use loquent_store::shared::connection::{NOTICE_BYTES, SharedConnection};
 use serde_json::{Value, json};
 
 use super::kept_request::{self, KeptService};
-use super::logs::SharedLogs;
-
-/// Time for which a replica that shuts down waits before it asks for the offers of the others:
-/// those that are stopped with it have withdrawn theirs by then.
-const STOPPED_TOGETHER: Duration = Duration::from_millis(500);
 
 /// A model with which a replica can continue answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,29 +76,6 @@ pub fn notice_of(offers: &[TakeoverOffer]) -> Vec<u8> {
         list.push(offer);
     }
     Value::Array(list).to_string().into_bytes()
-}
-
-impl SharedLogs {
-    /// Returns the offers of the other replicas.
-    ///
-    /// # Errors
-    /// When the store cannot be used.
-    pub async fn current_offers(&self) -> Result<OthersOffers, StoreError> {
-        OthersOffers::ask(&self.connection).await
-    }
-
-    /// Withdraws this replica's offers, which has none any more, and returns those of the others.
-    /// If answers depend on them, first waits for replicas that are stopped at the same time.
-    ///
-    /// # Errors
-    /// When the store cannot be used.
-    pub async fn offers_without_this(&self, depends: bool) -> Result<OthersOffers, StoreError> {
-        self.connection.announce().await?;
-        if depends {
-            tokio::time::sleep(STOPPED_TOGETHER).await;
-        }
-        self.current_offers().await
-    }
 }
 
 #[cfg(test)]
