@@ -109,6 +109,49 @@ def test_sigterm_leaves_answers_to_the_other_replica_at_once(start, redis, whole
     owner.process.wait(20)
 
 
+@pytest.mark.parametrize("others", [(), ("--kv-type", "q8_0")], ids=["nobody", "another-fingerprint"])
+def test_sigterm_lets_answers_end_that_no_other_replica_can_continue(start, redis, whole, others):  # noqa: F811
+    owner = start(*PACE, "--store", redis.url)
+    if others:
+        start(*PACE, "--store", redis.url, *others)
+    background = sdk(owner).responses.create(model="any", input=QUESTION[0]["content"], background=True).id
+    with asked(owner, BODY) as (name, lines):
+        reading = Reading()
+        reading.take(lines, 20)
+        owner.terminate()
+        reading.take(lines)
+    assert reading.done and reading.text() == whole
+    owner.process.wait(20)
+    assert redis.ask("HGET", f"loquent:1:a:{name[0]}", "s") == "ended"
+    successor = start(*PACE, "--store", redis.url)
+    stored = sdk(successor).responses.retrieve(background)
+    assert stored.status == "completed" and stored.output_text == whole
+
+
+def test_a_background_response_that_outlives_the_drain_goes_on_after_the_restart(start, redis, whole):  # noqa: F811
+    """Nobody offers to continue it at that time."""
+    owner = start(*PACE, "--store", redis.url, "--drain-timeout-s", "1")
+    background = sdk(owner).responses.create(model="any", input=QUESTION[0]["content"], background=True).id
+    owner.terminate()
+    owner.process.wait(20)
+    successor = start(*PACE, "--store", redis.url)
+    eventually(lambda: sdk(successor).responses.retrieve(background).status == "completed")
+    assert sdk(successor).responses.retrieve(background).output_text == whole
+
+
+def test_replicas_that_are_stopped_together_let_their_answers_end(start, redis, whole):  # noqa: F811
+    replicas = pair(start, redis)
+    readings = [Reading(), Reading()]
+    with asked(replicas[0], BODY) as (_, first), asked(replicas[1], BODY) as (_, second):
+        for reading, lines in zip(readings, (first, second), strict=True):
+            reading.take(lines, 20)
+        for replica in replicas:
+            replica.terminate()
+        for reading, lines in zip(readings, (first, second), strict=True):
+            reading.take(lines)
+    assert all(reading.done and reading.text() == whole for reading in readings)
+
+
 def test_at_the_drain_limit_a_shared_log_gets_no_error(start, redis):
     """One that nobody can take over, because its request is too long, breaks off and is not ended."""
     owner = start(*PACE, "--store", redis.url, "--drain-timeout-s", "1")

@@ -122,6 +122,32 @@ def test_a_stored_answer_goes_on_and_is_stored_once_for_its_owner(start, redis, 
     assert [message.content for message in asked] == [QUESTION[0]["content"]]
 
 
+def test_usage_of_an_answer_that_is_taken_over_is_counted_once(start, redis, tmp_path):
+    file = tmp_path / "keys"
+    file.write_text('[[key]]\nname = "ann"\nkey = "secret"\n')
+    file.chmod(0o600)
+    owner, other = (start(*PACE, "--store", redis.url, "--api-key-file", str(file)) for _ in range(2))
+    body = {**BODY, "stream_options": {"include_usage": True}}
+    reading = Reading()
+    with httpx.stream("POST", f"{owner.url}{CHAT}", json=body, headers=KEY, timeout=60) as response:
+        name, lines = named(response), response.iter_lines()
+        reading.take(lines, 100)
+        owner.terminate()
+        with contextlib.suppress(httpx.TransportError):
+            reading.take(lines)
+    owner.process.wait(20)
+    goes_on(other, name, reading)
+    told = reading.chunks[-1]["usage"]
+
+    def is_counted_once():
+        total = httpx.get(f"{other.url}/v1/usage", headers=KEY).raise_for_status().json()["total"]
+        once = (total["requests"], total["prompt_tokens"]) == (1, told["prompt_tokens"])
+        # The first replica may have generated a few tokens that it did not store.
+        return once and abs(total["completion_tokens"] - told["completion_tokens"]) <= 20
+
+    eventually(is_counted_once)
+
+
 def test_an_owner_that_slept_stores_nothing_over_what_its_successor_has_stored(replicas, whole):  # noqa: F811
     owner, other, _ = replicas
     reading = Reading()

@@ -11,6 +11,7 @@ use loquent_dialects::responses::events::{CANCELLED, COMPLETED_AT};
 use loquent_resumable::generation::{Generated, Generation};
 use loquent_serving::active_request::ActiveRequest;
 use loquent_serving::clock::unix_time_s;
+use loquent_serving::error::ApiError;
 use loquent_serving::held_answer::HeldAnswer;
 use loquent_serving::records::{RecordContext, RecordWriter};
 
@@ -44,7 +45,8 @@ impl ResponseGeneration {
         Self { answer, held }
     }
 
-    /// Passes the records of the next flush to `put`.
+    /// Passes the records of the next flush to `put`. Where the response has failed,
+    /// [`Self::fail`] ends it.
     pub fn poll(
         &mut self,
         context: &mut Context<'_>,
@@ -59,13 +61,12 @@ impl ResponseGeneration {
             Ok(()) => self.answer.take(flush, &mut |delta| put_with_time(delta, put)),
             Err(error) => Ok(Generated::Failed(error)),
         };
-        let error = match taken {
-            Ok(Generated::Failed(error)) => error,
-            Err(Differs) => Generation::differs(),
-            Ok(generated) => return Poll::Ready(generated),
-        };
-        self.put_end(RecordWriter::fail(&error), put);
-        Poll::Ready(Generated::Failed(error))
+        Poll::Ready(taken.unwrap_or_else(|Differs| Generated::Failed(Generation::differs())))
+    }
+
+    /// Passes on the records that end a response that has failed because of `error`.
+    pub fn fail(&self, error: &ApiError, put: &mut impl FnMut(Delta)) {
+        self.put_end(RecordWriter::fail(error), put);
     }
 
     /// Passes on the records that end a cancelled response.

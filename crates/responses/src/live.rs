@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use crate::storing::ResponseRecorder;
 use loquent_dialects::responses::object::ResponseTemplate;
 use loquent_resumable::Reservation;
 use loquent_resumable::generation::Generated;
+use loquent_resumable::shared::offers::OthersOffers;
 use loquent_serving::api::json::{ValueSize, count_values};
 use loquent_serving::error::ApiError;
 use loquent_serving::identity::Owner;
@@ -48,11 +49,23 @@ type Key = (Owner, String);
 #[derive(Default)]
 pub struct LiveResponses {
     responses: Mutex<HashMap<Key, Arc<LiveResponse>>>,
-    /// True once the server is shutting down and other replicas continue.
-    is_leaving: watch::Sender<bool>,
+    /// Set once the server is shutting down.
+    leaving: watch::Sender<LeftResponses>,
     /// Held while another replica's response is taken over, so that only one task does so at a
     /// time.
     pub takeover: tokio::sync::Mutex<()>,
+}
+
+/// Responses that this server leaves to other replicas.
+#[derive(Debug, Clone, Default)]
+enum LeftResponses {
+    /// No response: it goes on with all of them.
+    #[default]
+    None,
+    /// Responses that other replicas offer to continue.
+    Covered(Arc<OthersOffers>),
+    /// All responses that any replica can continue, now or later.
+    All,
 }
 
 /// A background response that is being generated.
@@ -69,6 +82,8 @@ pub struct LiveResponse {
     left: watch::Sender<bool>,
     /// True if another replica is to continue the response.
     is_left: AtomicBool,
+    /// True if another replica offers to continue it; unset until that matters.
+    is_covered: OnceLock<bool>,
 }
 
 /// State of a response's end.
@@ -155,7 +170,7 @@ impl LiveResponses {
             return Err(ApiError::unavailable(TAKEN, TAKEN_RETRY_S));
         }
         entry.has_task = true;
-        let leaving = self.is_leaving.subscribe();
+        let leaving = self.leaving.subscribe();
         tokio::spawn(async move {
             entry.live.carry(generation, reservation, leaving).await;
             // Only now: whoever does not find it here must find it in the store.
@@ -164,11 +179,21 @@ impl LiveResponses {
         Ok(live)
     }
 
-    /// Leaves all responses in their current state to other replicas, because this one shuts down.
-    /// Waits, within a time limit, until they are stored.
-    pub async fn leave(&self) {
-        self.is_leaving.send_replace(true);
-        self.wait_for(|live| live.recorder.can_be_left() || live.ends()).await;
+    /// Leaves the responses that `others` cover to them in their current state, because this
+    /// replica shuts down. Waits, within a time limit, until they are stored.
+    pub async fn leave(&self, others: &Arc<OthersOffers>) {
+        self.leave_those(LeftResponses::Covered(others.clone())).await;
+    }
+
+    /// Leaves all responses in their current state: any replica that has their model continues
+    /// them, now or once it has started. Waits as [`Self::leave`] does.
+    pub async fn leave_all(&self) {
+        self.leave_those(LeftResponses::All).await;
+    }
+
+    async fn leave_those(&self, which: LeftResponses) {
+        self.leaving.send_replace(which.clone());
+        self.wait_for(|live| live.belongs_to(&which) || live.ends()).await;
     }
 
     /// Waits, within a time limit, until all responses that have ended are stored.
@@ -241,7 +266,18 @@ impl LiveResponse {
         let (cancelled, deleted) = (Notify::new(), Notify::new());
         let settlement = watch::Sender::new(Settlement::Open);
         let (left, is_left) = (watch::Sender::new(false), AtomicBool::new(false));
-        Self { recorder, template, state, cancelled, deleted, settlement, left, is_left }
+        let is_covered = OnceLock::new();
+        Self {
+            recorder,
+            template,
+            state,
+            cancelled,
+            deleted,
+            settlement,
+            left,
+            is_left,
+            is_covered,
+        }
     }
 
     fn key(&self) -> Key {
@@ -315,7 +351,7 @@ impl LiveResponse {
         &self,
         generation: ResponseGeneration,
         reservation: Reservation,
-        leaving: watch::Receiver<bool>,
+        leaving: watch::Receiver<LeftResponses>,
     ) {
         self.run(generation, leaving).await;
         if self.is_left.load(Ordering::Relaxed) {
@@ -352,7 +388,11 @@ impl LiveResponse {
     }
 
     /// Collects the records of `generation` until it ends or is left to another replica.
-    async fn run(&self, mut generation: ResponseGeneration, mut leaving: watch::Receiver<bool>) {
+    async fn run(
+        &self,
+        mut generation: ResponseGeneration,
+        mut leaving: watch::Receiver<LeftResponses>,
+    ) {
         let mut checkpoint = interval_at(Instant::now() + CHECKPOINT, CHECKPOINT);
         // A slow disk gets no burst of the checkpoints that it was too slow for.
         checkpoint.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -361,9 +401,7 @@ impl LiveResponse {
             // A step that another branch interrupts has taken no flush yet, so nothing is lost.
             tokio::select! {
                 biased;
-                () = is_asked_to_leave(&mut leaving), if self.recorder.can_be_left() => {
-                    return self.leave().await;
-                }
+                () = self.is_left_now(&mut leaving) => return self.leave().await,
                 () = self.cancelled.notified() => generation.cancel(&mut |delta| self.push(&delta)),
                 _ = checkpoint.tick() => {
                     let bytes = self.state().log.bytes().len();
@@ -377,11 +415,37 @@ impl LiveResponse {
                     checkpoint.reset();
                 }
                 // Last: the others are rarely ready.
-                () = self.step(&mut generation) => {}
+                generated = self.step(&mut generation) => {
+                    if let Generated::Failed(error) = generated {
+                        tracing::debug!(%error, "a background response failed");
+                        if error.is_of_engine() && self.recorder.goes_on_elsewhere().await {
+                            return self.leave().await;
+                        }
+                        generation.fail(&error, &mut |delta| self.push(&delta));
+                    }
+                }
             }
             if self.state().has_end() {
                 return;
             }
+        }
+    }
+
+    /// True if the response is one of those in `left`.
+    fn belongs_to(&self, left: &LeftResponses) -> bool {
+        match left {
+            LeftResponses::None => false,
+            LeftResponses::Covered(others) => {
+                *self.is_covered.get_or_init(|| self.recorder.is_covered_by(others))
+            }
+            LeftResponses::All => self.recorder.can_be_left(),
+        }
+    }
+
+    /// Resolves when this replica leaves the response to others.
+    async fn is_left_now(&self, leaving: &mut watch::Receiver<LeftResponses>) {
+        if leaving.wait_for(|left| self.belongs_to(left)).await.is_err() {
+            std::future::pending().await
         }
     }
 
@@ -409,11 +473,8 @@ impl LiveResponse {
     }
 
     /// Collects the records of one flush.
-    async fn step(&self, generation: &mut ResponseGeneration) {
-        let progress = poll_fn(|context| generation.poll(context, &mut |delta| self.push(&delta)));
-        if let Generated::Failed(error) = progress.await {
-            tracing::debug!(%error, "a background response failed");
-        }
+    async fn step(&self, generation: &mut ResponseGeneration) -> Generated {
+        poll_fn(|context| generation.poll(context, &mut |delta| self.push(&delta))).await
     }
 
     fn push(&self, delta: &Delta) {
@@ -478,13 +539,6 @@ impl LiveState {
         }
         self.ended = Some(ended);
         false
-    }
-}
-
-/// Resolves when this replica leaves its responses to others.
-async fn is_asked_to_leave(leaving: &mut watch::Receiver<bool>) {
-    if leaving.wait_for(|leaving| *leaving).await.is_err() {
-        std::future::pending().await
     }
 }
 

@@ -8,10 +8,14 @@ use loquent_proto::Delta;
 use crate::record_log::RecordLog;
 use crate::stored::{KeptInput, StoredResponse};
 use loquent_dialects::responses::events::ResponseEvents;
+use loquent_resumable::shared::offers::OthersOffers;
 use loquent_serving::event_writer::EventWriter;
 use loquent_store::object::WriteMode;
 use loquent_store::recorder::StoreTarget;
-use loquent_store::{Progress, StoreError, StoredObject};
+use loquent_store::{AnswerFence, Progress, StoreError, StoredObject};
+
+/// Highest fence of an owner whose failed engine does not end the response: the second one's.
+const LAST_FENCE_THAT_FAILS: AnswerFence = AnswerFence(2);
 
 /// A response being stored; resolves to whether that succeeded.
 pub type Saving = Pin<Box<dyn Future<Output = bool> + Send>>;
@@ -57,9 +61,31 @@ impl ResponseRecorder {
         self.target.store_later(self.created_s, first, again).await;
     }
 
-    /// Returns true if another replica can continue the response.
+    /// Returns true if any replica can continue the response.
     pub fn can_be_left(&self) -> bool {
         !self.input.running.is_empty()
+    }
+
+    /// Returns true if one of the `others` can continue the response.
+    pub fn is_covered_by(&self, others: &OthersOffers) -> bool {
+        if others.is_empty() {
+            return false;
+        }
+        // Decoded for this alone, when this replica shuts down.
+        let request = StoredResponse::decode(&self.input.running).and_then(|it| it.request);
+        request.is_some_and(|request| others.cover(request.as_bytes()))
+    }
+
+    /// Returns true if another replica offers to continue the response, whose engine has failed
+    /// here. If the engines of several owners failed, the request may be why, and comes to no
+    /// further one.
+    pub async fn goes_on_elsewhere(&self) -> bool {
+        let StoreTarget { store, fence, .. } = &self.target;
+        let Some(connection) = store.shared().filter(|_| *fence <= LAST_FENCE_THAT_FAILS) else {
+            return false;
+        };
+        // A store that cannot be asked knows of nobody.
+        OthersOffers::ask(connection).await.is_ok_and(|others| self.is_covered_by(&others))
     }
 
     /// Stores the records so far of a response that another replica is to continue, and releases

@@ -79,6 +79,7 @@ impl EventSource for DirectResponse {
                 Poll::Ready(Generated::Going) => {}
                 Poll::Ready(Generated::Complete) => self.begin_end(StreamStatus::Complete, out),
                 Poll::Ready(Generated::Failed(error)) => {
+                    generation.fail(&error, &mut put);
                     self.begin_end(StreamStatus::Broken(error), out);
                 }
             }

@@ -5,7 +5,9 @@ use loquent_infer::tenant::TenantId;
 use loquent_proto::{Delta, Replay};
 use loquent_resumable::generation::Generation;
 use loquent_resumable::shared::kept_request::{self, ReplayableRequest};
-use loquent_resumable::shared::takeover::{FirstAnswer, SecondAnswer, TakeoverClaim, name_in};
+use loquent_resumable::shared::takeover::{
+    FirstAnswer, SecondAnswer, TakeoverClaim, name_in, tokens_in,
+};
 use loquent_serving::api::request::StreamParams;
 use loquent_serving::error::ApiError;
 use loquent_serving::identity::Owner;
@@ -79,6 +81,7 @@ impl ResponseLookup<'_> {
             name: name_in(response.log.bytes()),
             fence: AnswerFence::FIRST,
             stream: Some(StreamParams { include_usage: true, ..StreamParams::default() }),
+            tokens: tokens_in(response.log.bytes()),
         };
         let answer = self.starter.begin(request, first).await?;
         let Some(fence) = self.store.claim(Kind::Response, owner, id).await? else {

@@ -36,7 +36,8 @@ use super::shared::slot::LogSlot;
 use super::shared::state::{GivenBack, LogState, StoreNews};
 use super::shared::takeover::TakeoverOutcome;
 use super::{
-    AnswerCommand, AttachRequest, PathId, ReaderPath, Reservation, ResumableAnswers, Unreachable,
+    AnswerCommand, AttachRequest, HandOverRequest, PathId, ReaderPath, Reservation,
+    ResumableAnswers, Unreachable,
 };
 use crate::log_snapshots::{PendingSnapshot, PendingSnapshots, SnapshotRequest};
 use crate::reader_pace::ReaderPace;
@@ -55,6 +56,9 @@ const MAX_AT_ONCE: usize = 64;
 const EARLY: Micros = Micros::from_ms(1);
 /// Duration of the timer while nothing is due.
 const NEVER: Duration = Duration::from_hours(24);
+/// Takeovers of an answer after which a failure of the engine ends it: a request that makes engines
+/// fail does not come to all replicas.
+const MOST_FAILED_TAKEOVERS: usize = 2;
 /// Maximum readers waiting for a mirror to catch up with them.
 const MAX_AHEAD: usize = 1024;
 
@@ -350,7 +354,7 @@ impl AnswerTask {
             AnswerCommand::Cancel(_) => {}
             AnswerCommand::Succeed(succession) => return self.handle_succession(now, succession),
             AnswerCommand::Store(news) => return self.handle_news(news),
-            AnswerCommand::HandOver(reply) => return self.hand_over(reply),
+            AnswerCommand::HandOver(request) => return self.hand_over(now, request),
             AnswerCommand::End(code) => {
                 self.is_stopped = code == Code::Stopped;
                 return ControlFlow::Break(code);
@@ -437,11 +441,12 @@ impl AnswerTask {
         self.readers.end_datagrams(Code::BrokenOff);
     }
 
-    /// Releases the answer to another replica, if one can take it: this replica is shutting down.
-    fn hand_over(&mut self, reply: oneshot::Sender<()>) -> ControlFlow<Code> {
-        let is_open = self.pump.is_open();
+    /// Releases the answer to another replica, if one can take it: this replica is shutting down,
+    /// or its engine has failed.
+    fn hand_over(&mut self, now: Micros, request: HandOverRequest) -> ControlFlow<Code> {
+        let (HandOverRequest { others, reply }, is_open) = (request, self.pump.is_open());
         if let Some(sharing) = self.sharing.as_ref().filter(|_| is_open) {
-            if sharing.slot.can_be_taken() {
+            if sharing.slot.can_be_taken_by(&others) {
                 self.share();
                 self.handed_over = Some(reply);
                 return ControlFlow::Break(Code::BrokenOff);
@@ -450,7 +455,17 @@ impl AnswerTask {
             self.handed_over = Some(reply);
             return ControlFlow::Break(Code::BrokenOff);
         }
+        self.pump.give_up(now, &mut self.answer);
         ControlFlow::Continue(())
+    }
+
+    /// Lets another replica go on with the answer, since this one's engine has failed. If the
+    /// engines of several owners failed, the request may be why: it ends with the error.
+    fn handle_engine_failure(&mut self, now: Micros) {
+        match self.sharing.is_some() && self.epochs.takeovers() < MOST_FAILED_TAKEOVERS {
+            true => self.answers.leave_failed(self.handle),
+            false => self.pump.give_up(now, &mut self.answer),
+        }
     }
 
     fn handle_succession(&mut self, now: Micros, succession: TakeoverOutcome) -> ControlFlow<Code> {
@@ -624,6 +639,7 @@ impl AnswerTask {
         self.pump.note_carrier(transport);
         let counted = self.answers.metrics.active_path(transport);
         self.readers.insert(id, Reader::new(kind, place, counted));
+        self.reservation.reopen();
         self.cutter.is_shared = self.readers.len() > 1;
         self.keep_for_furthest();
     }
@@ -645,6 +661,7 @@ impl AnswerTask {
                     self.answers.take_over(self.handle, head, self.epochs.clone());
                 }
                 ControlFlow::Break(PumpEnd::Differs) => return self.give_back(),
+                ControlFlow::Break(PumpEnd::EngineFailed) => self.handle_engine_failure(now),
             }
             self.readers.note_append(now, self.answer.log().head());
             taken += 1;

@@ -33,6 +33,9 @@ pub struct LogPump {
     tokens: u32,
     /// True if the log's last record is an error.
     failed: bool,
+    /// Error with which the engine has failed, until another replica has the answer, or none can
+    /// take it.
+    withheld: Option<ApiError>,
 }
 
 /// Source of the log.
@@ -66,6 +69,9 @@ pub enum PumpEnd {
     Orphaned,
     /// The answer differs from the one that its readers have and that another replica may produce.
     Differs,
+    /// This replica's engine has failed: [`LogPump::give_up`] ends the answer, unless another
+    /// replica takes it.
+    EngineFailed,
 }
 
 impl LogPump {
@@ -92,6 +98,7 @@ impl LogPump {
             differs: false,
             tokens: 0,
             failed: false,
+            withheld: None,
         }
     }
 
@@ -120,7 +127,11 @@ impl LogPump {
     /// True if the answer continues and its last flush is in the log. Otherwise flushes stay in
     /// their channel, whose bound pauses generation.
     pub fn is_ready(&self) -> bool {
-        self.is_open() && self.waiting.is_empty()
+        self.is_open() && self.takes_input()
+    }
+
+    fn takes_input(&self) -> bool {
+        self.waiting.is_empty() && self.withheld.is_none()
     }
 
     /// True if the log lacks its last record.
@@ -154,8 +165,9 @@ impl LogPump {
 
     /// Waits for the next input; never resolves if [`Self::is_ready`] is false.
     pub async fn next(&mut self) -> PumpInput {
+        let takes_input = self.takes_input();
         match &mut self.source {
-            _ if !self.waiting.is_empty() => std::future::pending().await,
+            _ if !takes_input => std::future::pending().await,
             PumpSource::Request(generation) => {
                 PumpInput::Flush(generation.request_mut().next_flush().await)
             }
@@ -166,8 +178,9 @@ impl LogPump {
 
     /// Returns the next input if it is available now.
     pub fn ready(&mut self) -> Option<PumpInput> {
+        let takes_input = self.takes_input();
         match &mut self.source {
-            _ if !self.waiting.is_empty() => None,
+            _ if !takes_input => None,
             PumpSource::Request(generation) => {
                 generation.request_mut().ready_flush().map(PumpInput::Flush)
             }
@@ -188,6 +201,9 @@ impl LogPump {
                 self.handle_flush(now, flush, answer);
                 if self.differs() {
                     return ControlFlow::Break(PumpEnd::Differs);
+                }
+                if self.withheld.is_some() {
+                    return ControlFlow::Break(PumpEnd::EngineFailed);
                 }
             }
             // The task's business.
@@ -239,10 +255,19 @@ impl LogPump {
         self.tokens = self.tokens.saturating_add(tokens);
         match generation.take(flush, &mut |delta| self.waiting.push_back(delta)) {
             Ok(Generated::Going | Generated::Complete) => {}
+            Ok(Generated::Failed(error)) if error.is_of_engine() => self.withheld = Some(error),
             Ok(Generated::Failed(error)) => self.waiting.push_back(RecordWriter::fail(&error)),
             Err(Differs) => self.handle_difference(),
         }
         self.append(now, answer);
+    }
+
+    /// Ends an answer with the error with which the engine has failed, if it has.
+    pub fn give_up(&mut self, now: Micros, answer: &mut AnswerLog) {
+        if let Some(error) = self.withheld.take() {
+            self.waiting.push_back(RecordWriter::fail(&error));
+            self.append(now, answer);
+        }
     }
 
     fn handle_difference(&mut self) {

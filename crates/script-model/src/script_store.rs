@@ -106,6 +106,40 @@ mod tests {
         text.split(' ').map(|word| word.as_bytes().to_vec()).collect()
     }
 
+    /// The notices that `replica` is told of.
+    fn notices(store: &mut ScriptStore, replica: &str) -> Vec<RedisReply> {
+        let call = words(&format!("l: {replica} 100"));
+        let RedisReply::List(notices) = store.run(ScriptName::Others, &call) else {
+            panic!("a list of notices");
+        };
+        notices
+    }
+
+    #[test]
+    fn a_notice_is_told_to_others_as_long_as_its_replica_lives() {
+        let mut store = ScriptStore::new(&ScriptTexts::default());
+        // An older one, which has none.
+        announce(&mut store);
+        let say = |store: &mut ScriptStore, rest: &str| {
+            store.run(ScriptName::Announce, &words(&format!("l: B {rest}")))
+        };
+        assert_eq!(say(&mut store, "3000 0 [old]"), RedisReply::Int(0));
+        assert_eq!(say(&mut store, "3000 0 [new]"), RedisReply::Int(1));
+        let new = RedisReply::Bulk(b"[new]".to_vec());
+        for _ in 0..2 {
+            assert_eq!(notices(&mut store, "A"), [new.clone()]);
+            assert!(notices(&mut store, "B").is_empty(), "its own");
+            store.age(2000);
+            say(&mut store, "3000 0 [new]");
+        }
+        store.age(3000);
+        assert!(notices(&mut store, "A").is_empty(), "its lease is over");
+        assert!(!store.keys().has("l:v"), "it is forgotten");
+        say(&mut store, "3000 0 [new]");
+        say(&mut store, "0 60000");
+        assert!(!store.keys().has("l:v") && notices(&mut store, "A").is_empty(), "it has ended");
+    }
+
     #[test]
     fn a_stop_deletes_the_log_of_an_evicted_answer() {
         let mut store = ScriptStore::new(&ScriptTexts::default());

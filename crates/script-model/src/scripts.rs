@@ -29,10 +29,12 @@ pub enum ScriptName {
     Remove,
     /// Raises the fence of an object.
     Fence,
+    /// Reads what other replicas announce.
+    Others,
 }
 
 /// All scripts, in the order of [`ScriptName`].
-pub const SCRIPTS: [ScriptName; 13] = [
+pub const SCRIPTS: [ScriptName; 14] = [
     ScriptName::Announce,
     ScriptName::Append,
     ScriptName::Find,
@@ -46,6 +48,7 @@ pub const SCRIPTS: [ScriptName; 13] = [
     ScriptName::Disown,
     ScriptName::Remove,
     ScriptName::Fence,
+    ScriptName::Others,
 ];
 
 impl ScriptName {
@@ -71,6 +74,7 @@ impl ScriptName {
             Self::Disown => include_str!("../../store/src/shared/scripts/disown.lua"),
             Self::Remove => include_str!("../../store/src/shared/scripts/remove.lua"),
             Self::Fence => include_str!("../../store/src/shared/scripts/fence.lua"),
+            Self::Others => include_str!("../../store/src/shared/scripts/others.lua"),
         }
     }
 
@@ -90,6 +94,7 @@ impl ScriptName {
             Self::Disown => "disown",
             Self::Remove => "remove",
             Self::Fence => "fence",
+            Self::Others => "others",
         }
     }
 }
@@ -107,7 +112,7 @@ pub struct ScriptChange {
 
 /// The texts of all scripts.
 #[derive(Debug, Clone)]
-pub struct ScriptTexts([String; 13]);
+pub struct ScriptTexts([String; 14]);
 
 impl Default for ScriptTexts {
     fn default() -> Self {

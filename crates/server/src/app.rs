@@ -311,10 +311,12 @@ impl App {
         self.models.alive()
     }
 
-    /// Hands over unfinished answers to other replicas, because this one ends.
+    /// Hands over to other replicas the unfinished answers that these can continue, because this
+    /// one ends, and takes no requests any more.
     pub async fn leave_to_replicas(&self) {
         if self.store.shared().is_some() && self.store.outage().is_none() {
-            tokio::join!(self.resumable.hand_over(), self.responses.leave());
+            let others = Arc::new(self.resumable.others_offers().await);
+            tokio::join!(self.resumable.hand_over(&others), self.responses.leave(&others));
         }
     }
 

@@ -148,7 +148,7 @@ fn assemble(
     let app = app.with_store(store.clone()).with_extension(config.extension.clone());
     let app = app.with_pages(config.pages.clone());
     let app = Arc::new(app.with_request_log(config.service.request_log.clone()));
-    app.resumable.succeed_by(Box::new(AppTakeover::of(&app)));
+    app.resumable.succeed_by(Arc::new(AppTakeover::of(&app)));
     Ok(app)
 }
 
@@ -196,6 +196,10 @@ fn open(
         ensure!(names.contains(name), "--upstream-fallback: there is no model '{name}'");
     }
     app.models.open(entries, on_demand);
+    if let Some(connection) = app.store.shared() {
+        // The other replicas learn now what this one can take over.
+        connection.renew_notice();
+    }
     let name = names.join(", ");
     announce(&Announcement { name: &name, description: &description, context_tokens });
     Ok(engine)
@@ -332,7 +336,7 @@ impl Ports {
             tracing::warn!(in_flight = app.models.in_flight(), "the drain limit is over");
             if app.resumable.is_shared() {
                 // Before their generation is ended: an error would be the end at all replicas.
-                app.resumable.shut_down().await;
+                tokio::join!(app.resumable.shut_down(), app.responses.leave_all());
             }
             app.models.stop();
             let _ = tokio::time::timeout(ERROR_EVENT_TIMEOUT, ended).await;

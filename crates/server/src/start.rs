@@ -22,6 +22,7 @@ use loquent_serving::admission::{AdmissionGate, PendingPrompts};
 use loquent_serving::clock::Clock;
 use loquent_serving::engine_thread::{self, EngineContext, EnginePrefixes};
 use loquent_serving::engine_watch::EngineWatch;
+use loquent_serving::error::ApiError;
 use loquent_serving::metrics::Metrics;
 use loquent_serving::model::ServedModel;
 use loquent_serving::otel::Telemetry;
@@ -312,7 +313,7 @@ async fn guard(
 ) {
     if let Some(why) = watch.guard(timeout, interrupt).await {
         tracing::error!("the engine has failed: {why}");
-        output.stop(output::ENGINE_FAILED);
+        output.stop(ApiError::engine_failed(output::ENGINE_FAILED));
     }
 }
 

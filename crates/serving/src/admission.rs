@@ -69,7 +69,9 @@ impl AdmissionGate {
             tracing::debug!(key = identity.name(), %refusal, "refused a request");
             return Err(refusal);
         }
-        identity.count(|usage| &usage.requests, 1);
+        if identity.counted_before.is_none() {
+            identity.count(|usage| &usage.requests, 1);
+        }
         identity.count(|usage| &usage.in_flight, completions as u64);
         identity.count(|usage| &usage.waiting, completions as u64);
         self.pending.0.fetch_add(completions, Ordering::Relaxed);
@@ -174,9 +176,10 @@ impl Permit {
     /// Charges the tenant for a prompt of `tokens`, in place of the estimate.
     pub fn charge_prompt(&mut self, tokens: u64) {
         let estimated = std::mem::take(&mut self.estimated_tokens);
+        self.has_prompt = self.identity.counted_before.is_none();
+        let tokens = if self.has_prompt { tokens } else { 0 };
         self.gate.true_up(&self.identity, estimated, tokens);
         self.identity.count(|usage| &usage.prompt_tokens, tokens);
-        self.has_prompt = true;
     }
 
     /// Counts the prompt tokens that came from the prefix cache.
@@ -192,10 +195,12 @@ impl Permit {
         self.charge_prompt(self.estimated_tokens);
     }
 
-    /// Counts tokens of the answer. They are charged when the permit is returned, so that no lock
-    /// is taken per token.
+    /// Counts tokens of the answer at once: what its replica has counted is counted though it is
+    /// killed. They are charged when the permit is returned, so that no lock is taken per token.
     pub fn count_generated(&mut self, tokens: u64) {
-        self.generated_tokens += tokens;
+        let fresh = self.identity.fresh(tokens);
+        self.generated_tokens += fresh;
+        self.identity.count(|usage| &usage.generated_tokens, fresh);
     }
 
     /// Returns an account that charges the tenant for the counts of an upstream server, whether or
@@ -281,7 +286,6 @@ impl Drop for Permit {
         self.arrive();
         let now = self.gate.clock.now();
         let Self { identity, estimated_tokens, generated_tokens, .. } = self;
-        identity.count(|usage| &usage.generated_tokens, *generated_tokens);
         identity.uncount(|usage| &usage.in_flight, 1);
         // It was never counted there.
         if identity.is_spare {
@@ -326,6 +330,8 @@ pub fn refused(refusal: Refusal) -> ApiError {
 mod tests {
     //! An admitted request counts as pending until it reaches the engine or is given up.
     use super::*;
+    use crate::identity::{ApiKey, CountedBefore};
+    use crate::usage::UsageCounts;
 
     #[test]
     fn a_prompt_is_pending_until_it_arrives_or_its_permit_is_dropped() {
@@ -421,6 +427,33 @@ mod tests {
         assert!(near(500), "{} after the answer", left());
         drop(gate.enter(&caller, 1, 400).unwrap());
         assert!(near(500), "{}: a request that was not computed is charged", left());
+    }
+
+    #[test]
+    fn a_request_that_is_begun_again_counts_only_what_no_other_replica_has_counted() {
+        let bounds = Bounds {
+            max_inflight_requests: 8,
+            max_inflight_per_tenant: None,
+            max_queued_tokens: 100,
+        };
+        let gate = AdmissionGate::new(bounds, Clock::start(), PendingPrompts::default());
+        let key = Arc::new(ApiKey::unnamed("secret"));
+        let counts = || key.usage.counts();
+        let first = Identity::of_key(key.clone());
+        let again = Identity { counted_before: Some(CountedBefore::new(30)), ..first.clone() };
+        for (caller, wanted) in [(&first, 40), (&again, 50)] {
+            let mut permits = gate.enter(caller, 2, 400).unwrap();
+            permits[0].charge_prompt(200);
+            permits[0].count_cached(100);
+            // Which of them the other replica has counted makes no difference.
+            permits.iter_mut().for_each(|permit| permit.count_generated(20));
+            let UsageCounts { requests, prompt_tokens, cached_tokens, completion_tokens } =
+                counts();
+            assert_eq!((requests, prompt_tokens, cached_tokens), (1, 200, 100));
+            assert_eq!(completion_tokens, wanted, "before the permit is returned");
+            drop(permits);
+            assert_eq!(counts().completion_tokens, wanted);
+        }
     }
 }
 

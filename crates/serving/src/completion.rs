@@ -174,8 +174,13 @@ impl Completion {
                 if finish.is_some() { FlushState::Ended } else { FlushState::Stopped }
             }
             (Match::None, Some(finish)) => {
-                self.drain_held_text();
-                self.end(finish_reason(finish));
+                match is_complete(&finish) {
+                    true => {
+                        self.drain_held_text();
+                        self.end(finish_reason(finish));
+                    }
+                    false => self.end_unfinished(finish_reason(finish)),
+                }
                 FlushState::Ended
             }
             (Match::None, None) if due => FlushState::Due,
@@ -285,14 +290,20 @@ impl Completion {
 
     /// Ends the completion with an error.
     pub fn fail(&mut self, message: &str) {
-        self.drain_held_text();
-        self.end(FinishReason::Error(message.to_owned()));
+        self.end_unfinished(FinishReason::Error(message.to_owned()));
     }
 
     /// Ends the completion with an error that has more than a message.
     pub fn refuse(&mut self, error: ApiError) {
-        self.drain_held_text();
-        self.end(FinishReason::Refused(Box::new(error)));
+        self.end_unfinished(FinishReason::Refused(Box::new(error)));
+    }
+
+    /// Ends the completion before its text is complete. Anything held back as an incomplete
+    /// character, stop string or tag is dropped, with its log-probabilities: nobody knows what it
+    /// would have become.
+    fn end_unfinished(&mut self, reason: FinishReason) {
+        self.logprobs.cut();
+        self.end(reason);
     }
 
     fn note_token(&mut self, now: Duration, rows: u32, wait: Duration) {

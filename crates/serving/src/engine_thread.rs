@@ -186,6 +186,7 @@ pub fn start(
         prefixes,
         next_save: Duration::ZERO,
         outage: None,
+        last_outage: None,
         outage_limit,
     };
     let thread = thread::Builder::new().name("engine".into()).spawn(move || {
@@ -242,8 +243,17 @@ enum LoopOutcome {
 #[derive(Debug)]
 struct Outage {
     since: Duration,
+    /// When the time limit began: at an earlier loss, if no batch has come back since.
+    limited_from: Duration,
     /// True once every answer has failed, which is logged only once.
     is_given_up: bool,
+}
+
+/// An outage that has ended.
+#[derive(Debug)]
+struct LastOutage {
+    limited_from: Duration,
+    ended: Duration,
 }
 
 struct EngineLoop {
@@ -270,6 +280,8 @@ struct EngineLoop {
     next_save: Duration,
     /// Set while the engine is lost.
     outage: Option<Outage>,
+    /// The last outage, until a batch has come back.
+    last_outage: Option<LastOutage>,
     outage_limit: Duration,
 }
 
@@ -397,7 +409,10 @@ impl EngineLoop {
     ) -> Step {
         let (now, runner) = (self.clock.now(), self.runner.as_mut());
         match outcome {
-            Ok(()) => self.scheduler.commit(started, now, runner, batch, sampled),
+            Ok(()) => {
+                self.last_outage = None;
+                self.scheduler.commit(started, now, runner, batch, sampled)
+            }
             Err(error) => {
                 if error != RunError::Preempted {
                     tracing::warn!(%error, rows = batch.spans.len(), "a batch failed");

@@ -30,6 +30,8 @@ pub struct ApiError {
     facts: Option<ErrorFacts>,
     /// An upstream server's own response, passed on unchanged.
     foreign: Option<Box<Foreign>>,
+    /// True if this server's engine is at fault, and another server could answer.
+    is_of_engine: bool,
 }
 
 /// Facts about an error that some APIs state in words or members of their own.
@@ -221,7 +223,7 @@ fn cut(text: Cow<'_, str>, max_bytes: usize) -> Cow<'_, str> {
 impl ApiError {
     fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let message = cut(Cow::Owned(message.into()), MAX_MESSAGE_BYTES).into_owned();
-        Self { kind, message, param: None, facts: None, foreign: None }
+        Self { kind, message, param: None, facts: None, foreign: None, is_of_engine: false }
     }
 
     /// 400: the request as a whole cannot be parsed.
@@ -499,7 +501,18 @@ impl ApiError {
 
     /// 503: the engine's process or stages of a split model are lost, because of `why`.
     pub fn engine_away(why: &str) -> Self {
-        Self::unavailable(format!("The engine is not available: {why}."), OUTAGE_RETRY_S)
+        let message = format!("The engine is not available: {why}.");
+        Self { is_of_engine: true, ..Self::unavailable(message, OUTAGE_RETRY_S) }
+    }
+
+    /// 500: the engine has failed, and the server ends.
+    pub fn engine_failed(message: impl Into<String>) -> Self {
+        Self { is_of_engine: true, ..Self::internal(message) }
+    }
+
+    /// Returns true if this server's engine is at fault: it has failed, or is lost.
+    pub const fn is_of_engine(&self) -> bool {
+        self.is_of_engine
     }
 
     /// 503: the model is loading, the engine is not available, or the server is shutting down.

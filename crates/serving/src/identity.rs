@@ -188,6 +188,30 @@ pub struct Identity {
     pub is_local: bool,
     /// True for a line of a batch, which takes only the share of the server that others leave.
     pub is_spare: bool,
+    /// Set if the request is begun again, for another replica that has counted a part of it.
+    pub counted_before: Option<CountedBefore>,
+}
+
+/// Usage of a request that another replica has counted before this one begins it again: the
+/// request, its prompt, and some tokens of its answer.
+#[derive(Debug, Clone)]
+pub struct CountedBefore {
+    /// Tokens of the answer that are still to be generated again.
+    tokens: Arc<AtomicU64>,
+}
+
+impl CountedBefore {
+    /// Creates the usage with `tokens` of the answer.
+    pub fn new(tokens: u64) -> Self {
+        Self { tokens: Arc::new(AtomicU64::new(tokens)) }
+    }
+
+    /// Takes `tokens` that were generated; returns how many of them were not counted before.
+    fn fresh(&self, tokens: u64) -> u64 {
+        let take = |left: u64| Some(left.saturating_sub(tokens));
+        let before = self.tokens.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        tokens.saturating_sub(before.unwrap_or_default())
+    }
 }
 
 impl Identity {
@@ -200,6 +224,7 @@ impl Identity {
             token: None,
             is_local: false,
             is_spare: false,
+            counted_before: None,
         }
     }
 
@@ -246,6 +271,7 @@ impl Identity {
             token: None,
             is_local,
             is_spare: false,
+            counted_before: None,
         }
     }
 
@@ -268,6 +294,7 @@ impl Identity {
             token: None,
             is_local: true,
             is_spare: false,
+            counted_before: None,
         }
     }
 
@@ -331,6 +358,11 @@ impl Identity {
         if let Some(key) = &self.key {
             counter(&key.usage).fetch_add(more, Ordering::Relaxed);
         }
+    }
+
+    /// Returns how many of `tokens` that were generated are to be counted.
+    pub fn fresh(&self, tokens: u64) -> u64 {
+        self.counted_before.as_ref().map_or(tokens, |before| before.fresh(tokens))
     }
 
     /// Subtracts from one of the owner's counters.

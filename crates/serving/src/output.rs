@@ -21,6 +21,7 @@ use crate::admission::Permit;
 use crate::clock::Clock;
 use crate::completion::{Completion, FlushState};
 use crate::engine_thread::{EmbeddingOrder, EngineCommand, EngineSender};
+use crate::error::ApiError;
 use crate::flush::Flush;
 use crate::flush_channel::{FlushReceiver, FlushSender, flush_channel};
 use crate::metrics::{LocalMetrics, Metrics};
@@ -88,7 +89,7 @@ enum OutputCommand {
     Reader(Tag, Option<ReaderReport>),
     Embed(EmbeddingOrder),
     /// Ends all completions with this error.
-    Stop(&'static str),
+    Stop(Box<ApiError>),
 }
 
 /// The request's end of its completions: yields their flushes. Dropping it cancels the completions
@@ -154,8 +155,8 @@ pub struct OutputHandle {
 
 impl OutputHandle {
     /// Ends all completions with the error `why`, and lets the engine stop.
-    pub fn stop(&self, why: &'static str) {
-        let _ = self.commands.send(OutputCommand::Stop(why));
+    pub fn stop(&self, why: ApiError) {
+        let _ = self.commands.send(OutputCommand::Stop(Box::new(why)));
     }
 
     /// Submits inputs to be embedded. If the engine has ended, the order's reply is dropped.
@@ -229,7 +230,10 @@ pub fn start(
             tokio::select! {
                 step = steps.recv() => match step {
                     Some(step) => processor.handle_step(clock.now(), step),
-                    None => return processor.fail_all(clock.now(), ENGINE_FAILED),
+                    None => {
+                        let failed = ApiError::engine_failed(ENGINE_FAILED);
+                        return processor.fail_all(clock.now(), &failed);
+                    }
                 },
                 command = inbox.recv() => match command {
                     Some(OutputCommand::Start(request)) => {
@@ -243,9 +247,12 @@ pub fn start(
                         processor.send(EngineCommand::Embed(order));
                     }
                     Some(OutputCommand::Stop(why)) => {
-                        return processor.fail_all(clock.now(), why);
+                        return processor.fail_all(clock.now(), &why);
                     }
-                    None => return processor.fail_all(clock.now(), SHUTDOWN),
+                    None => {
+                        let over = ApiError::internal(SHUTDOWN);
+                        return processor.fail_all(clock.now(), &over);
+                    }
                 },
                 _ = tick.tick(), if processor.is_watching() => {
                     processor.handle_tick(clock.now());
@@ -493,9 +500,9 @@ impl OutputProcessor {
         }
     }
 
-    fn fail_all(&mut self, now: Duration, message: &str) {
+    fn fail_all(&mut self, now: Duration, error: &ApiError) {
         for mut running in self.running.drain() {
-            running.completion.fail(message);
+            running.completion.refuse(error.clone());
             if let Some(flush) = running.completion.take_flush(now) {
                 running.flushes.send(flush);
             }

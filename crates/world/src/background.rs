@@ -14,6 +14,7 @@ use loquent_responses::stored::{KeptInput, StoredResponse};
 use loquent_responses::storing::ResponseRecorder;
 use loquent_responses::stream::ResponseReader;
 use loquent_resumable::ResumableAnswers;
+use loquent_resumable::shared::offers::OthersOffers;
 use loquent_serving::body::RequestBodies;
 use loquent_serving::clock::unix_time_s;
 use loquent_serving::error::ApiError;
@@ -58,9 +59,14 @@ impl ReplicaResponses {
         self.live.count()
     }
 
-    /// Leaves the responses to other replicas, as after SIGTERM.
-    pub async fn leave(&self) {
-        self.live.leave().await;
+    /// Leaves the responses that `others` cover to them, as after SIGTERM.
+    pub async fn leave(&self, others: &Arc<OthersOffers>) {
+        self.live.leave(others).await;
+    }
+
+    /// Leaves all responses, as at the drain limit.
+    pub async fn leave_all(&self) {
+        self.live.leave_all().await;
     }
 
     /// Waits, within a time limit, until the responses that have ended are stored.

@@ -150,7 +150,7 @@ pub const PLANTED: &[PlantedChange] = &[
     ),
     scripts(
         "announce: no lease is renewed",
-        &[change(ScriptName::Announce, "redis.call('SET', key, 1, 'PX', ARGV[3])", "")],
+        &[change(ScriptName::Announce, "redis.call('SET', key, notice, 'PX', ARGV[3])", "")],
         &["which lives"],
     ),
     scripts(

@@ -351,10 +351,13 @@ impl SimulatedReplica {
                 tokio::time::sleep(DRAIN_LIMIT).await;
             }
             if store.get().is_some_and(|store| store.outage().is_none()) {
-                tokio::join!(answers.hand_over(), responses.leave());
+                let others = Arc::new(answers.others_offers().await);
+                tokio::join!(answers.hand_over(&others), responses.leave(&others));
             }
             // Whoever is not handed over may end within the limit.
-            let _ = tokio::time::timeout(DRAIN_LIMIT, answers.settled()).await;
+            if tokio::time::timeout(DRAIN_LIMIT, answers.settled()).await.is_err() {
+                responses.leave_all().await;
+            }
             answers.shut_down().await;
             answers.flush_shared().await;
             responses.flush().await;
@@ -378,7 +381,7 @@ async fn boot(
     let connection = SharedConnection::open(&address, 1 << 20, entropy).await;
     let connection = connection.expect("the store refuses nobody's login");
     answers.share(connection.clone());
-    answers.succeed_by(Box::new(service));
+    answers.succeed_by(Arc::new(service));
     let store = Store::behind(connection.clone(), StoreLimits::default());
     assert!(opened.set(store).is_ok(), "a replica starts once");
     connection.keep_announced().await;

@@ -12,6 +12,7 @@ use loquent_proto::Delta;
 use loquent_resumable::shared::kept_request::{
     KeptService, ReplayAsker, ReplayInputs, ReplayMetadata, ReplayableBody, ReplayableRequest,
 };
+use loquent_resumable::shared::offers::TakeoverOffer;
 use loquent_resumable::shared::takeover::{FirstAnswer, SecondAnswer, TakeoverStarter};
 use loquent_serving::active_request::{ActiveRequest, AdmittedRequest, FlushSource, Observers};
 use loquent_serving::api::head::AnswerHead;
@@ -250,6 +251,11 @@ pub fn kept_question(seed: u64, settings: ServiceSettings) -> Arc<[u8]> {
 impl TakeoverStarter for SimulatedService {
     fn is_ready(&self) -> bool {
         !self.is_leaving.load(Ordering::Relaxed)
+    }
+
+    fn offers(&self) -> Vec<TakeoverOffer> {
+        let offer = TakeoverOffer { model: MODEL.to_owned(), answered_by: self.settings.kept() };
+        Vec::from_iter(self.is_ready().then_some(offer))
     }
 
     fn check(&self, request: &ReplayableRequest) -> Result<(), ApiError> {

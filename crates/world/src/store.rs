@@ -527,7 +527,11 @@ fn line_of(script: ScriptName, arguments: &[Vec<u8>], reply: &RedisReply) -> Opt
         ScriptName::Disown => Some(format!("leaves {}: {}", word(3), field(0))),
         ScriptName::Remove => Some(format!("deletes {}: {}", word(4), field(0))),
         ScriptName::Fence => Some(format!("fences {} with {}: {}", word(3), word(4), field(0))),
-        ScriptName::Find | ScriptName::Read | ScriptName::Announce | ScriptName::Get => None,
+        ScriptName::Find
+        | ScriptName::Read
+        | ScriptName::Announce
+        | ScriptName::Others
+        | ScriptName::Get => None,
     }
 }
 

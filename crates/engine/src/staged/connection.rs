@@ -6,9 +6,9 @@
 
 use std::io::{BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ pub(super) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 const WRITE_LIMIT: Duration = Duration::from_secs(20);
 /// Maximum messages that wait to be written. Between two batches of one group there may be a few
 /// messages for each of its sequences (assign, allow, truncate, fork).
-const QUEUE_MESSAGES: usize = 64 * MAX_PIPELINE_DEPTH;
+pub(super) const QUEUE_MESSAGES: usize = 64 * MAX_PIPELINE_DEPTH;
 
 /// First bytes of a TLS connection: a handshake record of version 3.
 const TLS_HANDSHAKE: [u8; 2] = [22, 3];
@@ -112,10 +112,16 @@ fn io_error(peer: &str, source: std::io::Error) -> StageError {
     }
 }
 
+/// A message and the time at which it was queued.
+type QueuedMessage = (Instant, StageMessage);
+
 /// The writing half of a connection: a queue to the thread that writes. Clones share it.
 #[derive(Debug, Clone)]
 pub(super) struct MessageSender {
-    queue: SyncSender<(Instant, StageMessage)>,
+    /// `None` wakes the writer for `first`.
+    queue: SyncSender<Option<QueuedMessage>>,
+    /// Message that goes before those in the queue.
+    first: Arc<Mutex<Option<QueuedMessage>>>,
 }
 
 impl MessageSender {
@@ -128,20 +134,35 @@ impl MessageSender {
         sent_bytes: Arc<AtomicU64>,
     ) -> Self {
         let (queue, messages) = sync_channel(QUEUE_MESSAGES);
-        let writer = WriterThread { stream, format, link, sent_bytes };
-        thread::spawn(move || writer.run(&messages));
-        Self { queue }
+        let first = Arc::<Mutex<Option<QueuedMessage>>>::default();
+        let line_free = Instant::now();
+        let writer = WriterThread { stream, format, link, sent_bytes, line_free };
+        let urgent = first.clone();
+        thread::spawn(move || writer.run(&messages, &urgent));
+        Self { queue, first }
     }
 
     /// Sends `message`, waiting while the queue is full; drops it if the connection has ended.
     pub(super) fn send(&self, message: StageMessage) {
         // The reading half reports the end of the connection.
-        let _ = self.queue.send((Instant::now(), message));
+        let _ = self.queue.send(Some((Instant::now(), message)));
+    }
+
+    /// Sends `message` before all that wait in the queue, and in place of an earlier one that still
+    /// does: rows of several batches may take a slow link longer than a stage may be silent.
+    pub(super) fn send_first(&self, message: StageMessage) {
+        let mut first = self.first.lock().expect("no thread panics with this lock");
+        *first = Some((Instant::now(), message));
+        drop(first);
+        match self.queue.try_send(None) {
+            // With a full queue the writer is awake.
+            Ok(()) | Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {}
+        }
     }
 
     /// Sends `message`, or drops it if the queue is full.
     pub(super) fn offer(&self, message: StageMessage) {
-        match self.queue.try_send((Instant::now(), message)) {
+        match self.queue.try_send(Some((Instant::now(), message))) {
             Ok(()) | Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {}
         }
     }
@@ -152,27 +173,40 @@ struct WriterThread {
     format: RowFormat,
     link: LinkEmulation,
     sent_bytes: Arc<AtomicU64>,
+    /// When an emulated link has sent all frames so far.
+    line_free: Instant,
 }
 
 impl WriterThread {
-    fn run(mut self, messages: &Receiver<(Instant, StageMessage)>) {
+    fn run(
+        mut self,
+        messages: &Receiver<Option<QueuedMessage>>,
+        first: &Mutex<Option<QueuedMessage>>,
+    ) {
         let mut frame = Vec::new();
-        let mut line_free = Instant::now();
-        while let Ok((queued, message)) = messages.recv() {
-            frame.clear();
-            message.encode(&self.format, &mut frame);
-            // The rate holds up the frames behind this one, the delay does not: that is why the
-            // delay counts from the time at which the message was queued.
-            line_free = line_free.max(queued) + self.transmission(frame.len());
-            thread::sleep((line_free + self.link.delay).saturating_duration_since(Instant::now()));
-            self.sent_bytes.fetch_add(frame.len() as u64, Ordering::Relaxed);
-            if self.stream.write_all(&frame).is_err() {
+        while let Ok(next) = messages.recv() {
+            let urgent = first.lock().expect("no thread panics with this lock").take();
+            let mut due = urgent.into_iter().chain(next);
+            if !due.all(|message| self.write(message, &mut frame).is_ok()) {
                 break;
             }
         }
         // Closing both directions at once could discard the last message, which may be a refusal
         // with its reason.
         let _ = self.stream.finish();
+    }
+
+    fn write(&mut self, message: QueuedMessage, frame: &mut Vec<u8>) -> std::io::Result<()> {
+        let (queued, message) = message;
+        frame.clear();
+        message.encode(&self.format, frame);
+        // The rate holds up the frames behind this one, the delay does not: that is why the delay
+        // counts from the time at which the message was queued.
+        self.line_free = self.line_free.max(queued) + self.transmission(frame.len());
+        let arrives = self.line_free + self.link.delay;
+        thread::sleep(arrives.saturating_duration_since(Instant::now()));
+        self.sent_bytes.fetch_add(frame.len() as u64, Ordering::Relaxed);
+        self.stream.write_all(frame)
     }
 
     fn transmission(&self, bytes: usize) -> Duration {

@@ -4,7 +4,7 @@
 //! the next one ready; pings them twice a second; and starts over when one does not answer. All KV
 //! is lost with a session.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
@@ -83,8 +83,11 @@ struct ClusterState {
     /// Sizes in the first session; later ones must have the same.
     sizes: Vec<StageSizes>,
     stages: Vec<StageStatus>,
-    /// Place where each stage was last found: of several replicas the one in use.
+    /// Place of each stage in the last session: of several replicas the one in use.
     places: Vec<String>,
+    /// By the number of the stage: places that accepted an attempt and cannot be used, since the
+    /// last session. The next attempt begins behind them.
+    dead_ends: BTreeMap<usize, String>,
     link_delay: Duration,
     depth: usize,
     history: BatchHistory,
@@ -99,6 +102,7 @@ impl ClusterState {
             sizes: Vec::new(),
             stages: Vec::new(),
             places: Vec::new(),
+            dead_ends: BTreeMap::new(),
             link_delay: Duration::ZERO,
             depth: 1,
             history: BatchHistory::default(),
@@ -319,7 +323,7 @@ impl Cluster {
         // The number is the time, so that the answer gives the round trip.
         let number = session.started.elapsed().as_micros() as u64;
         // Not `send`: a stage that has stopped reading must not block the watch over it.
-        session.senders.iter().for_each(|sender| sender.offer(StageMessage::Ping(number)));
+        session.senders.iter().for_each(|sender| sender.send_first(StageMessage::Ping(number)));
         let (stages, places) = {
             let state = self.lock();
             (state.stages.clone(), state.places.clone())
@@ -348,24 +352,50 @@ impl Cluster {
         let source = |source| StageError::Io { peer: "this process".into(), source };
         let random = challenge().map_err(source)?;
         let number = u64::from_le_bytes(*random.first_chunk().expect("a challenge is longer"));
-        let (mut opened, mut next) = (Vec::new(), String::new());
+        let (mut opened, mut places) = (Vec::new(), Vec::<String>::new());
         // The last first: to open a session, a stage dials the next one, which must expect it.
         for index in (0..options.addresses.len()).rev() {
-            let (connection, sizes, place) = self.open_stage(index, number, &next)?;
+            let next = places.last().cloned().unwrap_or_default();
+            let (connection, sizes, place) = match self.open_stage(index, number, &next) {
+                Ok(stage) => stage,
+                Err(error) => {
+                    if !error.may_pass() {
+                        // It may be the place of the next one that this stage cannot reach.
+                        self.lock().dead_ends.insert(index + 1, next);
+                    }
+                    return Err(error);
+                }
+            };
+            self.check_same(index, &place, sizes)?;
             opened.push((connection, sizes));
-            next = place;
+            places.push(place);
         }
         opened.reverse();
+        places.reverse();
         let sizes: Vec<StageSizes> = opened.iter().map(|(_, sizes)| *sizes).collect();
-        check(&sizes, &self.lock().sizes)?;
+        check(&sizes)?;
         let connections = opened.into_iter().map(|(connection, _)| connection).collect();
-        self.start(connections, sizes);
+        self.start(connections, sizes, places);
         Ok(())
     }
 
+    /// Checks that the replica of stage `index` at `place` is the same as in earlier sessions: it
+    /// may still have the file of another split. One that is not has taken the place of a good one
+    /// at the next stage, so that the attempt is over.
+    fn check_same(&self, index: usize, place: &str, sizes: StageSizes) -> Result<(), StageError> {
+        let mut state = self.lock();
+        if state.sizes.get(index).is_none_or(|before| *before == sizes) {
+            return Ok(());
+        }
+        state.dead_ends.insert(index, place.to_owned());
+        let number = index + 1;
+        let what = format!("stage {number} at {place} is another one than when the server started");
+        Err(StageError::Mismatch(what))
+    }
+
     /// Opens the session with the first replica of stage `index` that accepts it, starting with the
-    /// one that did last. `next` is the place of the following stage; returns the connection, the
-    /// sizes and the place of this one.
+    /// one in use, or behind one that cannot be used. `next` is the place of the following stage;
+    /// returns the connection, the sizes and the place of this one.
     fn open_stage(
         &self,
         index: usize,
@@ -375,14 +405,15 @@ impl Cluster {
         let options = &self.0.options;
         let own = StageTrust::of_key(options.own_key.clone());
         let trust = if index < options.own_stages { &own } else { &options.trust };
-        let last = self.lock().places.get(index).cloned().unwrap_or_default();
+        let (last, dead_end) = {
+            let state = self.lock();
+            let last = state.places.get(index).cloned().unwrap_or_default();
+            (last, state.dead_ends.get(&index).cloned())
+        };
         let mut failure = None;
-        for place in places::of_stage(&options.addresses[index], &last) {
+        for place in places::of_stage(&options.addresses[index], &last, dead_end.as_deref()) {
             match self.open_replica(&place, trust, index, number, next) {
-                Ok((connection, sizes)) => {
-                    self.note_place(index, &place);
-                    return Ok((connection, sizes, place));
-                }
+                Ok((connection, sizes)) => return Ok((connection, sizes, place)),
                 // The first error counts, unless a later one cannot be waited out.
                 Err(error) => match &failure {
                     Some(_) if error.may_pass() => {}
@@ -407,12 +438,6 @@ impl Cluster {
             StageMessage::Opened(sizes) => Ok((connection, sizes)),
             _ => Err(connection.protocol_error("another answer than an opened session")),
         }
-    }
-
-    fn note_place(&self, index: usize, place: &str) {
-        let places = &mut self.lock().places;
-        places.resize(self.0.options.addresses.len(), String::new());
-        place.clone_into(&mut places[index]);
     }
 
     /// Emulation of the link to stage `index`; after the last stage comes the runner.
@@ -440,8 +465,13 @@ impl Cluster {
         }
     }
 
-    /// Starts the threads of a session over opened connections.
-    fn start(&self, connections: Vec<StageConnection>, sizes: Vec<StageSizes>) {
+    /// Starts the threads of a session over opened connections to the stages at `places`.
+    fn start(
+        &self,
+        connections: Vec<StageConnection>,
+        sizes: Vec<StageSizes>,
+        places: Vec<String>,
+    ) {
         let dtype = self.0.options.dtype;
         // The smallest counts: a batch goes through all stages.
         let batch_tokens = least(&sizes, |sizes| sizes.batch_tokens) as usize;
@@ -464,7 +494,8 @@ impl Cluster {
             let mut state = self.lock();
             // Before the readers start: they find their stage in this list.
             state.stages = vec![StageStatus::fresh(); sizes.len()];
-            state.sizes = sizes;
+            (state.sizes, state.places) = (sizes, places);
+            state.dead_ends.clear();
             state.session = Some(session.clone());
             state.is_stopped
         };
@@ -556,8 +587,8 @@ fn least(sizes: &[StageSizes], of: impl Fn(&StageSizes) -> u32) -> u32 {
     sizes.iter().map(of).min().unwrap_or(0)
 }
 
-/// Checks that the stages make one model, the same as `before` if that is not empty.
-fn check(sizes: &[StageSizes], before: &[StageSizes]) -> Result<(), StageError> {
+/// Checks that the stages make one model.
+fn check(sizes: &[StageSizes]) -> Result<(), StageError> {
     let refuse = |what: String| Err(StageError::Mismatch(what));
     let first = &sizes[0];
     let mut next = 0;
@@ -578,9 +609,6 @@ fn check(sizes: &[StageSizes], before: &[StageSizes]) -> Result<(), StageError> 
     }
     if next != first.keys.all_layers {
         return refuse(format!("they have only {next} of {} layers", first.keys.all_layers));
-    }
-    if !before.is_empty() && before != sizes {
-        return refuse("they are not the same as before; restart the server".into());
     }
     Ok(())
 }
@@ -607,10 +635,10 @@ mod tests {
             batch_limit: Duration::ZERO,
         });
         // A session of no stages, opened before and then after the end.
-        cluster.start(Vec::new(), Vec::new());
+        cluster.start(Vec::new(), Vec::new(), Vec::new());
         let before = cluster.session().expect("a session");
         cluster.stop();
-        cluster.start(Vec::new(), Vec::new());
+        cluster.start(Vec::new(), Vec::new(), Vec::new());
         assert!(before.try_next().is_err() && cluster.session().is_none());
     }
 }

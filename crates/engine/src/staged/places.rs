@@ -13,12 +13,14 @@ const PLACE_MARK: char = '@';
 /// Maximum addresses of a name that are tried: each may take as long as a handshake may.
 const MOST_PLACES: usize = 16;
 
-/// Returns the places to try for a stage with these `addresses`, starting with `last` and those
-/// after it.
-pub(super) fn of_stage(addresses: &str, last: &str) -> Vec<String> {
+/// Returns the places to try for a stage with these `addresses`, in turn: starting with `last`, or
+/// behind a `dead_end`, which then comes last.
+pub(super) fn of_stage(addresses: &str, last: &str, dead_end: Option<&str>) -> Vec<String> {
     let mut places: Vec<String> =
         addresses.split(REPLICA_MARK).flat_map(|address| of_name(address.trim())).collect();
-    if let Some(at) = places.iter().position(|place| place == last) {
+    let place_of = |wanted: &str| places.iter().position(|place| place == wanted);
+    let behind = dead_end.and_then(place_of).map(|at| at + 1);
+    if let Some(at) = behind.or_else(|| place_of(last)) {
         places.rotate_left(at);
     }
     places
@@ -66,10 +68,15 @@ mod tests {
     fn replicas_are_tried_from_the_last_one_on() {
         let listed = "127.0.0.1:1| 127.0.0.1:2|127.0.0.1:3";
         let one = |n| format!("127.0.0.1:{n}");
-        assert_eq!(of_stage(listed, ""), [one(1), one(2), one(3)]);
-        assert_eq!(of_stage(listed, "127.0.0.1:2"), [one(2), one(3), one(1)]);
-        assert_eq!(of_stage(listed, "127.0.0.1:9"), [one(1), one(2), one(3)]);
-        assert_eq!(of_stage("no such name:1", ""), ["no such name:1"]);
+        let of = |last: &str| of_stage(listed, last, None);
+        assert_eq!(of(""), [one(1), one(2), one(3)]);
+        assert_eq!(of("127.0.0.1:2"), [one(2), one(3), one(1)]);
+        assert_eq!(of("127.0.0.1:9"), [one(1), one(2), one(3)]);
+        assert_eq!(of_stage("no such name:1", "", None), ["no such name:1"]);
+        let behind = |dead_end: &str| of_stage(listed, "127.0.0.1:1", Some(dead_end));
+        assert_eq!(behind("127.0.0.1:2"), [one(3), one(1), one(2)]);
+        assert_eq!(behind("127.0.0.1:3"), [one(1), one(2), one(3)]);
+        assert_eq!(behind("127.0.0.1:9"), [one(1), one(2), one(3)]);
     }
 
     #[test]

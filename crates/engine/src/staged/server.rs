@@ -14,15 +14,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::connection::{
-    CloseHandle, FrameReader, HANDSHAKE_LIMIT, LinkEmulation, MessageSender, StageConnection,
-    accept, dial,
+    CloseHandle, FrameReader, HANDSHAKE_LIMIT, LinkEmulation, MessageSender, QUEUE_MESSAGES,
+    StageConnection, accept, dial,
 };
 use super::handshakes::{HandshakePermit, Handshakes, WarningLimit};
 use super::wire::{DialerRole, OpenSession, RowFormat, StageMessage, StageTotals};
-use super::{BUSY, Key, Layers, MAX_PIPELINE_DEPTH, Stage, StageError, StageTrust};
+use super::{BUSY, Key, Layers, Stage, StageError, StageTrust};
 
-/// Maximum events in the queue: each group's batch and the messages that come with it.
-const QUEUED_EVENTS: usize = 4 * MAX_PIPELINE_DEPTH;
+/// Maximum events in the queue: each group's batch and the messages that come with it. Whoever puts
+/// them there also answers pings, and must not wait for a long batch to end.
+const QUEUED_EVENTS: usize = QUEUE_MESSAGES;
 /// Maximum silence of a runner before it counts as gone; it pings twice a second.
 const SILENCE_LIMIT: Duration = Duration::from_secs(10);
 /// Same limit before its first ping, while it waits for other stages, which load their weights one

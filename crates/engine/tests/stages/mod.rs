@@ -7,6 +7,7 @@ mod tls;
 mod toy;
 
 use std::collections::VecDeque;
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -388,6 +389,34 @@ fn an_emulated_rate_limits_a_link() {
 }
 
 #[test]
+fn rows_that_wait_for_a_slow_link_make_no_stage_look_silent() {
+    let site = Site::start(2);
+    let mut wanted = options();
+    let rows = [3; 100];
+    // A batch takes 0.7 s, and five of them longer than a stage may be silent.
+    let bytes_per_s = (rows.len() * toy::WIDTH * 4) as u64 * 10 / 7;
+    wanted.link = LinkEmulation { delay: Duration::ZERO, bytes_per_s };
+    wanted.stall_limit = Duration::from_secs(2);
+    wanted.batch_limit = PATIENCE;
+    let cluster = site.connect(wanted).unwrap();
+    let mut runner = toy::runner(&cluster);
+    (0..5).for_each(|slot| assign(&mut runner, slot));
+    let pipeline = runner.pipeline().unwrap();
+    for slot in 0..5 {
+        pipeline.submit(&batch(&[(slot, 0, &rows)])).unwrap();
+    }
+    let (mut sampled, mut collected) = (Vec::new(), 0);
+    wait_until("all batches", || {
+        if let Some(outcome) = runner.pipeline().unwrap().try_collect(&mut sampled) {
+            outcome.expect("no stage is lost");
+            collected += 1;
+        }
+        collected == 5
+    });
+    cluster.stop();
+}
+
+#[test]
 fn figures_cover_every_stage() {
     let site = Site::start(2);
     let cluster = site.connect(options()).unwrap();
@@ -440,4 +469,52 @@ fn a_replica_takes_the_place_of_a_stage_that_is_gone() {
         Err(error) => panic!("{error}"),
     });
     cluster.stop();
+}
+
+/// A way to the stage at `address` on which every second connection ends at once: the runner
+/// reaches it, and the stage before it does not.
+fn one_way(address: String) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let place = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for client in listener.incoming().step_by(2) {
+            let (client, stage) = (client.unwrap(), TcpStream::connect(&address).unwrap());
+            let back = (stage.try_clone().unwrap(), client.try_clone().unwrap());
+            for (mut from, mut to) in [(client, stage), back] {
+                std::thread::spawn(move || {
+                    // To the end of either side.
+                    let _ = std::io::copy(&mut from, &mut to);
+                    let _ = to.shutdown(Shutdown::Both);
+                });
+            }
+        }
+    });
+    place
+}
+
+#[test]
+fn a_replica_that_cannot_be_used_does_not_keep_the_server_from_the_next_one() {
+    // It still has its part of an earlier split.
+    let earlier = Site::start(2);
+    let hidden = Site::start(3);
+    for spare in [earlier.addresses()[1].clone(), one_way(hidden.addresses()[1].clone())] {
+        let (mut site, standby) = (Site::start(3), Site::start(3));
+        let mut wanted = options();
+        wanted.addresses = site.addresses();
+        wanted.addresses[1] = format!("{}|{spare}|{}", site.addresses()[1], standby.addresses()[1]);
+        let cluster = Cluster::connect(wanted, |why| eprintln!("waiting: {why}")).unwrap();
+        let mut runner = toy::runner(&cluster);
+        assign(&mut runner, 0);
+        let before = run_one(&mut runner, 0, 0, &[1, 2, 3]).unwrap();
+        site.stop(1);
+        let mut again = || {
+            if runner.poll_recovery() != Recovery::Ready {
+                return None;
+            }
+            assign(&mut runner, 0);
+            run_one(&mut runner, 0, 0, &[1, 2, 3]).ok()
+        };
+        wait_until("the last replica", || again().is_some_and(|after| after == before));
+        cluster.stop();
+    }
 }

@@ -42,6 +42,11 @@ impl Epochs {
         parts.collect::<Vec<_>>().join(",")
     }
 
+    /// Returns the number of times that another replica has taken the answer over.
+    pub fn takeovers(&self) -> usize {
+        self.0.len()
+    }
+
     /// Returns the epoch of the bytes appended now.
     pub fn current(&self) -> u64 {
         self.0.last().map_or(0, |last| last.number)

@@ -62,6 +62,21 @@ pub struct KeptService {
     pub context_tokens: u32,
 }
 
+impl KeptService {
+    /// Returns why this service cannot continue an answer of `first`; `None` if it can, or if
+    /// either is unknown.
+    pub fn obstacle_to(&self, first: &Self) -> Option<&'static str> {
+        if self.fingerprint.is_empty() || first.fingerprint.is_empty() {
+            return None;
+        }
+        if self.fingerprint != first.fingerprint {
+            return Some("Another version, other weights or other settings compute answers here.");
+        }
+        let is_shorter = self.context_tokens < first.context_tokens;
+        is_shorter.then_some("The context here is shorter than that of the replica before.")
+    }
+}
+
 /// Data to store with a chat that its body no longer contains.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReplayMetadata {

@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use loquent_proto::AnswerHandle;
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::followed::FollowedLog;
+use super::offers::OthersOffers;
 use super::slot::LogSlot;
 use super::state::{GivenBack, NewsSink};
 use loquent_store::StoreError;
-use loquent_store::shared::connection::{SharedConnection, StoreHealth};
+use loquent_store::shared::connection::{NoticeWriter, SharedConnection, StoreHealth};
 
 /// Interval between checks for due work. Bytes read at another replica are delayed by half of it
 /// here, and by as much again there.
@@ -23,6 +25,9 @@ pub(super) const KEEP_RUNNING: Duration = Duration::from_secs(6 * 60 * 60);
 const FLUSH_LIMIT: Duration = Duration::from_secs(3);
 /// Interval of attempts to tell the store of an answer that was stopped or given back.
 const TELL_EVERY: Duration = Duration::from_secs(2);
+/// Time for which a replica that shuts down waits before it asks for the offers of the others:
+/// those that are stopped with it have withdrawn theirs by then.
+const STOPPED_TOGETHER: Duration = Duration::from_millis(500);
 /// Fence of an answer's first owner.
 const FIRST_FENCE: u64 = 1;
 
@@ -61,6 +66,18 @@ where
     let begun = Instant::now();
     while call().await.is_err() && begun.elapsed() < KEEP_RUNNING {
         tokio::time::sleep(TELL_EVERY).await;
+    }
+}
+
+/// Waits, within a time limit, while the store lacks bytes: while `is_waiting`.
+async fn wait_while(is_waiting: impl Fn() -> bool) {
+    let written = async {
+        while is_waiting() {
+            tokio::time::sleep(TICK).await;
+        }
+    };
+    if tokio::time::timeout(FLUSH_LIMIT, written).await.is_err() {
+        tracing::warn!("not all answers could be stored before the end");
     }
 }
 
@@ -132,14 +149,33 @@ impl SharedLogs {
 
     /// Waits, within a time limit, until all bytes of this replica's answers are stored.
     pub async fn flush(&self) {
-        let flushed = async {
-            while self.slots().iter().any(|slot| slot.is_waiting()) {
-                tokio::time::sleep(TICK).await;
-            }
-        };
-        if tokio::time::timeout(FLUSH_LIMIT, flushed).await.is_err() {
-            tracing::warn!("not all answers could be stored before the end");
+        wait_while(|| self.slots().iter().any(|slot| slot.is_waiting())).await;
+    }
+
+    /// Announces what `notice` writes to the other replicas from now on.
+    pub fn announce_as(&self, notice: NoticeWriter) {
+        self.connection.announce_as(notice);
+    }
+
+    /// Returns the offers of the other replicas.
+    ///
+    /// # Errors
+    /// When the store cannot be used.
+    pub async fn current_offers(&self) -> Result<OthersOffers, StoreError> {
+        OthersOffers::ask(&self.connection).await
+    }
+
+    /// Withdraws this replica's offers, which has none any more, and returns those of the others.
+    /// If answers depend on them, first waits for replicas that are stopped at the same time.
+    ///
+    /// # Errors
+    /// When the store cannot be used.
+    pub async fn offers_without_this(&self, depends: bool) -> Result<OthersOffers, StoreError> {
+        self.connection.announce().await?;
+        if depends {
+            tokio::time::sleep(STOPPED_TOGETHER).await;
         }
+        self.current_offers().await
     }
 
     /// Returns true if the store can be used, as of the last call.
@@ -152,14 +188,25 @@ impl SharedLogs {
         self.leaving.lock().expect("nothing panics under this lock").push(slot);
     }
 
-    /// Writes the remaining bytes of all answers, and releases those marked by [`Self::leave`].
-    pub async fn leave_all(&self) {
-        self.flush().await;
+    /// Writes the remaining bytes of the answers marked by [`Self::leave`], and releases these, all
+    /// at once.
+    pub async fn leave_all(self: &Arc<Self>) {
         let leaving =
             std::mem::take(&mut *self.leaving.lock().expect("nothing panics under this lock"));
+        wait_while(|| leaving.iter().any(|slot| slot.is_waiting())).await;
+        let mut releases = JoinSet::new();
         for slot in leaving {
-            // Where this fails, the end of this replica gives it back.
-            drop(self.release(&slot.id, slot.fence, GivenBack::Unused).await);
+            releases.spawn(self.clone().leave_one(slot));
+        }
+        while releases.join_next().await.is_some() {}
+    }
+
+    async fn leave_one(self: Arc<Self>, slot: Arc<LogSlot>) {
+        if self.release(&slot.id, slot.fence, GivenBack::Unused).await.is_err() {
+            // Until the store answers, or the end of this replica gives it back.
+            tokio::spawn(async move {
+                self.give_back(&slot.id, slot.fence, GivenBack::Unused).await;
+            });
         }
     }
 

@@ -12,6 +12,7 @@
 //! | [`lookup`] | finds, stops and loads another replica's answer |
 //! | [`kept_request`] | an answer's request, for another owner |
 //! | [`takeover`] | generates the answer of a replica that has ended again |
+//! | [`offers`] | the models with which each replica can continue answers |
 //! | [`reply`] | decodes the store's replies |
 //!
 //! The replica that generates an answer owns it, and only the owner appends to the answer's log in
@@ -26,6 +27,7 @@ pub mod follower;
 pub mod kept_request;
 pub mod logs;
 pub mod lookup;
+pub mod offers;
 pub mod reply;
 pub mod slot;
 pub mod state;

@@ -12,6 +12,7 @@ use tokio::sync::SetOnce;
 use tokio::time::Instant;
 
 use super::epochs::Epochs;
+use super::offers::OthersOffers;
 use super::reply::{AppendOutcome, Appended};
 use super::state::{LogState, NewsSink, StoreNews, hash_of};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -195,11 +196,15 @@ impl LogSlot {
         }
     }
 
-    /// True if another replica can take the answer over.
-    pub fn can_be_taken(&self) -> bool {
-        let waiting = self.waiting();
-        let is_known = !waiting.request.is_empty() || self.fence > 1;
-        is_known && waiting.state == LogState::Running && !waiting.is_lost
+    /// True if one of the `others` can take the answer over.
+    pub fn can_be_taken_by(&self, others: &OthersOffers) -> bool {
+        let request = {
+            let waiting = self.waiting();
+            let is_there = waiting.state == LogState::Running && !waiting.is_lost;
+            is_there.then(|| waiting.request.clone())
+        };
+        // Without the lock: it may be long.
+        request.is_some_and(|request| others.cover(&request))
     }
 
     /// True if something is to be written, or may be later.

@@ -16,6 +16,7 @@ use super::epochs::Epochs;
 use super::followed::{FollowedLog, Follower};
 use super::kept_request::{self, REQUEST_BYTES, ReplayableRequest};
 use super::logs::{SharedLogs, until_answered};
+use super::offers::TakeoverOffer;
 use super::reply::{self, Taken};
 use super::slot::LogSlot;
 use super::state::{GivenBack, NewsSink};
@@ -68,12 +69,17 @@ pub struct FirstAnswer {
     pub fence: AnswerFence,
     /// Streaming parameters in place of those of the request, if any.
     pub stream: Option<StreamParams>,
+    /// Tokens of the answer that its owners have counted so far.
+    pub tokens: u64,
 }
 
 /// Starts requests again: the interface to the rest of the server.
 pub trait TakeoverStarter: Send + Sync {
     /// Returns true if requests can be started now.
     fn is_ready(&self) -> bool;
+
+    /// Returns the models with which requests can be started now.
+    fn offers(&self) -> Vec<TakeoverOffer>;
 
     /// Checks that `request` can be started.
     ///
@@ -151,6 +157,16 @@ pub fn name_in(log: &[u8]) -> Option<AnswerName> {
     }
 }
 
+/// Returns the number of tokens that the records `log` have.
+pub fn tokens_in(log: &[u8]) -> u64 {
+    let (mut at, mut tokens) = (0, 0);
+    while let Ok(Some((len, delta))) = Delta::decode(&log[at..]) {
+        tokens += delta.map_or(0, |delta| u64::from(delta.tokens()));
+        at += len;
+    }
+    tokens
+}
+
 /// An answer that was taken over, or could be.
 struct TakenAnswer {
     fence: u64,
@@ -163,6 +179,7 @@ struct TakenAnswer {
 struct Heritage {
     request: ReplayableRequest,
     name: Option<AnswerName>,
+    tokens: u64,
     replay: Option<Replay>,
 }
 
@@ -211,8 +228,8 @@ impl SharedLogs {
         let (logs, id) = (self.clone(), handle.id_hex());
         let give_back = async move { logs.give_back(&id, fence, GivenBack::Unused).await };
         let claim = TakeoverClaim::new(give_back);
-        let Heritage { request, name, replay } = heritage;
-        let first = FirstAnswer { name, fence: AnswerFence(fence), stream: None };
+        let Heritage { request, name, tokens, replay } = heritage;
+        let first = FirstAnswer { name, fence: AnswerFence(fence), stream: None, tokens };
         let answer = successor.begin(request, first).await.map_err(Refused::of)?;
         // With its request, for a store that loses the answer and gets it again from here.
         let slot = LogSlot::new(handle, fence, task).with_request(kept.into());
@@ -268,13 +285,13 @@ impl SharedLogs {
             Ok(None) => return Err(Refused::lost("its log cannot be read")),
             Err(_) => return Err(Refused::NotYet),
         }
-        let name = name_in(&records);
+        let (name, tokens) = (name_in(&records), tokens_in(&records));
         let incomparable = |_| Refused::lost("its log has what cannot be compared");
         let replay = match records.is_empty() {
             true => None,
             false => Some(Replay::of(&records).map_err(incomparable)?),
         };
-        Ok(Heritage { request, name, replay })
+        Ok(Heritage { request, name, tokens, replay })
     }
 
     /// Gives back the answer `id`, which this replica has taken over with `fence`, to any replica

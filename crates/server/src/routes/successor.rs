@@ -12,13 +12,14 @@ use crate::service::StartedAnswer;
 use loquent_resumable::shared::kept_request::{
     KeptService, ReplayAsker, ReplayMetadata, ReplayableRequest,
 };
+use loquent_resumable::shared::offers::TakeoverOffer;
 use loquent_resumable::shared::takeover::{FirstAnswer, SecondAnswer, TakeoverStarter};
 use loquent_serving::api::request::StreamParams;
 use loquent_serving::api::stored_chat::ChatToStore;
 use loquent_serving::caller::Caller;
 use loquent_serving::error::ApiError;
-use loquent_serving::identity::Identity;
 use loquent_serving::identity::token::TokenScope;
+use loquent_serving::identity::{CountedBefore, Identity};
 use loquent_serving::records::RecordContext;
 use loquent_store::Kind;
 
@@ -41,6 +42,10 @@ impl TakeoverStarter for AppTakeover {
         self.0.upgrade().is_some_and(|app| app.is_ready())
     }
 
+    fn offers(&self) -> Vec<TakeoverOffer> {
+        self.0.upgrade().map(|app| app.offers()).unwrap_or_default()
+    }
+
     fn check(&self, request: &ReplayableRequest) -> Result<(), ApiError> {
         self.app()?.check(request)
     }
@@ -57,6 +62,19 @@ impl TakeoverStarter for AppTakeover {
 impl TakeoverStarter for App {
     fn is_ready(&self) -> bool {
         self.ready().is_ok()
+    }
+
+    fn offers(&self) -> Vec<TakeoverOffer> {
+        // Answers of upstream servers are not taken over.
+        let is_local = |entry: &&ModelEntry| {
+            entry.constant().is_none_or(|service| service.upstream().is_none())
+        };
+        let entries = self.models.entries().filter(|_| self.is_ready()).filter(is_local);
+        let offers = entries.map(|entry| TakeoverOffer {
+            model: entry.name().to_owned(),
+            answered_by: entry.answers_by(),
+        });
+        offers.collect()
     }
 
     fn check(&self, request: &ReplayableRequest) -> Result<(), ApiError> {
@@ -93,17 +111,10 @@ fn model_of<'a>(app: &'a App, request: &ReplayableRequest) -> Result<&'a ModelEn
 
 /// Checks that `entry` gives the same answers as the first replica, if both are known.
 fn check_service(entry: &ModelEntry, first: &KeptService) -> Result<(), ApiError> {
-    let here = entry.answers_by();
-    let is_known = !here.fingerprint.is_empty() && !first.fingerprint.is_empty();
-    if is_known && here.fingerprint != first.fingerprint {
-        let message = "Another version, other weights or other settings compute answers here.";
-        return Err(ApiError::unavailable(message, ELSEWHERE_RETRY_S));
+    match entry.answers_by().obstacle_to(first) {
+        Some(obstacle) => Err(ApiError::unavailable(obstacle, ELSEWHERE_RETRY_S)),
+        None => Ok(()),
     }
-    if is_known && here.context_tokens < first.context_tokens {
-        let message = "The context here is shorter than that of the replica before.";
-        return Err(ApiError::unavailable(message, ELSEWHERE_RETRY_S));
-    }
-    Ok(())
 }
 
 /// Returns the sender of a request, according to this server's keys. If the key is unknown, only
@@ -120,7 +131,7 @@ fn identity_of(app: &App, asker: ReplayAsker) -> Identity {
 }
 
 /// Starts a request again, with the same model and seed. `stream` replaces the request's own
-/// streaming parameters, if given.
+/// streaming parameters, if given; `tokens` of the answer have been counted.
 ///
 /// # Errors
 /// Those of [`ServedModels::start`](crate::models::ServedModels::start), and 404 for a model that
@@ -129,13 +140,15 @@ async fn start_again(
     app: &App,
     kept: ReplayableRequest,
     stream: Option<StreamParams>,
+    tokens: u64,
 ) -> Result<StartedAnswer, ApiError> {
     let entry = model_of(app, &kept)?;
     let ReplayableRequest { endpoint, marks, fields } = kept;
     // One that comes and goes is known once it is there.
     drop(entry.use_when_loaded().await?);
     check_service(entry, &marks.answered_by)?;
-    let identity = identity_of(app, marks.asker);
+    let counted_before = Some(CountedBefore::new(tokens));
+    let identity = Identity { counted_before, ..identity_of(app, marks.asker) };
     let trace_parent = marks.trace_parent;
     let caller = Caller { identity, trace_parent, ..Caller::default() };
     let mut request = entry.parse(endpoint, fields, caller)?;
@@ -164,7 +177,7 @@ async fn begin(
     let stored = kept.marks.stored.as_ref().map(|ReplayMetadata { owner, metadata }| {
         (*owner, Box::new(ChatToStore::of(&kept.fields, metadata.clone())))
     });
-    let started = start_again(app, kept, first.stream).await?;
+    let started = start_again(app, kept, first.stream, first.tokens).await?;
     let StartedAnswer { mut active, echo, vocab, .. } = started;
     active.take_over(first.name);
     if let Some((owner, chat)) = stored {

@@ -73,7 +73,7 @@ impl Backend {
         match self {
             Self::Engine { output, watch, .. } => {
                 watch.expect_end();
-                output.stop(SHUTDOWN);
+                output.stop(ApiError::internal(SHUTDOWN));
             }
             Self::Upstream(upstream) => upstream.stop(),
         }

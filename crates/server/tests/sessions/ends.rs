@@ -169,6 +169,31 @@ async fn a_server_that_shuts_down_refuses_requests_on_open_connections() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shutdown_waits_for_the_reader_of_an_answer_that_has_ended() {
+    let mut server = start(Setup { drain_limit: PATIENCE, ..Setup::default() }).await;
+    let text = expected(&server, 60).await;
+    let (_endpoint, connection) = connect(&server).await;
+    let mut reader = Reader::ask(&connection, 0, &chat(60, json!({}))).await;
+    reader.run(usize::MAX).await;
+    assert!(reader.complete);
+    // It has nothing of it any more, and takes its time.
+    let mut again = Reader::resume(&connection, 1, &reader.name.unwrap(), 0).await;
+    again.run(1).await;
+    server.stop();
+    let closed = async {
+        while tokio::net::TcpStream::connect(server.http).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, closed).await.expect("the port closes");
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(quinn::Connection::close_reason(&connection).is_none(), "it is waited for");
+    again.run(usize::MAX).await;
+    assert!(again.complete, "{:?}", again.said);
+    assert_eq!(again.text(), text);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_channel_is_used_once() {
     let server = start(Setup::default()).await;
     let (_endpoint, connection) = connect(&server).await;

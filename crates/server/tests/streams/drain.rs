@@ -62,6 +62,15 @@ impl Listening {
 
     /// A server over `runner`.
     pub async fn over(runner: Box<dyn Runner>, drain_limit: Duration) -> Self {
+        Self::with_store(runner, drain_limit, StoreConfig::default()).await
+    }
+
+    /// A server over `runner`, which keeps its answers in `store`.
+    pub async fn with_store(
+        runner: Box<dyn Runner>,
+        drain_limit: Duration,
+        store: StoreConfig,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (shutdown, asked) = oneshot::channel::<()>();
@@ -70,7 +79,7 @@ impl Listening {
             http: harness::http_config(),
             service: service_config(4),
             kept: harness::limits(),
-            store: StoreConfig::default(),
+            store,
             quic: None,
             https: None,
             tcp: TcpLimits { max_connections: 8, ..TcpLimits::default() },
@@ -88,15 +97,22 @@ impl Listening {
         Self { address, shutdown, run }
     }
 
+    /// The successful response to a request, with its body still to come.
+    pub async fn call(&self, method: &str, path: &str, body: &str) -> http::Response<Body> {
+        let client = Client::builder(TokioExecutor::new()).build_http::<Full<bytes::Bytes>>();
+        let url = format!("http://{}{path}", self.address);
+        let request = http::Request::builder().method(method).uri(url);
+        let request = request.body(Full::from(body.to_owned())).unwrap();
+        let response = client.request(request).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK, "{method} {path}");
+        response.map(Body::new)
+    }
+
     /// A stream of which the first chunk has come.
     pub async fn stream(&self, tokens: usize) -> Events {
-        let client = Client::builder(TokioExecutor::new()).build_http::<Full<bytes::Bytes>>();
-        let url = format!("http://{}/v1/chat/completions", self.address);
-        let body = chat(tokens, true, json!({})).to_string();
-        let request = http::Request::post(url).body(Full::from(body)).unwrap();
-        let response = client.request(request).await.unwrap();
-        assert_eq!(response.status(), StatusCode::OK);
-        let mut events = Events::new(Body::new(response.into_body()));
+        let body = chat(tokens, true, json!({}));
+        let response = self.call("POST", "/v1/chat/completions", &body.to_string()).await;
+        let mut events = Events::new(response.into_body());
         while events.pieces(0).is_empty() {
             assert_eq!(events.next().await, None);
         }

@@ -4,12 +4,17 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
+use axum::body::Body;
 use http::StatusCode;
 use http_body_util::BodyExt;
 use loquent_engine::sim::{SimOptions, SimRunner};
 use loquent_infer::runner::{Batch, Capacity, RunError, Runner, Sampled, Slot};
 use loquent_infer::sampling::Sampler;
-use loquent_server::{HttpConfig, LoadedEngine, OllamaApi};
+use loquent_needs::redis::RedisServer;
+use loquent_server::{HttpConfig, LoadedEngine, OllamaApi, StoreConfig, StoreLocation};
+use loquent_serving::entropy::Entropy;
+use loquent_store::address::SharedAddress;
+use loquent_store::shared::connection::SharedConnection;
 use serde_json::{Value, json};
 
 use super::drain::Listening;
@@ -157,6 +162,53 @@ async fn a_long_prompt_is_no_hang() {
     let mut running = server.stream(100, json!({})).await;
     assert_eq!(running.finish().await, Ending::Done);
     assert_eq!(server.get("/health").await, StatusCode::OK);
+}
+
+/// Reads an event stream to its end, clean or not; gives its text, and whether it is whole.
+async fn shown(response: http::Response<Body>) -> (String, bool) {
+    let (mut body, mut bytes) = (response.into_body(), Vec::new());
+    while let Some(Ok(frame)) = body.frame().await {
+        bytes.extend_from_slice(&frame.into_data().unwrap_or_default());
+    }
+    let raw = String::from_utf8(bytes).unwrap();
+    assert!(!raw.contains("\"error\""), "{raw}");
+    let data = raw.lines().filter_map(|line| line.strip_prefix("data: "));
+    let chunks = data.filter_map(|data| serde_json::from_str::<Value>(data).ok());
+    let piece = |chunk: Value| {
+        chunk["choices"][0]["delta"]["content"].as_str().unwrap_or_default().to_owned()
+    };
+    (chunks.map(piece).collect(), raw.contains("data: [DONE]"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_whose_engine_dies_goes_on_at_another_replica() {
+    let Some(redis) = RedisServer::start() else { return };
+    let address = SharedAddress::parse(&redis.url()).unwrap();
+    let location = StoreLocation::Shared(address.clone());
+    let store = StoreConfig { location, ..StoreConfig::default() };
+    let (release, held) = channel();
+    let dies = FaultyRunner::new(Fault::PanicAfter(held));
+    let owner = Listening::with_store(dies, harness::FOREVER, store.clone()).await;
+    let lives = Box::new(SimRunner::new(SimOptions::default()));
+    let other = Listening::with_store(lives, harness::FOREVER, store).await;
+    let watcher = SharedConnection::open(&address, 1 << 20, Entropy::system()).await.unwrap();
+    // Both have announced that they have the model.
+    while watcher.notices().await.unwrap().iter().filter(|notice| notice.len() > 2).count() < 2 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let body = chat(1000, true, json!({"resumable": true})).to_string();
+    let answer = owner.call("POST", "/v1/chat/completions", &body).await;
+    let named = |part: &str| {
+        let header = &answer.headers()[&format!("x-loquent-stream-{part}")];
+        header.to_str().unwrap().to_owned()
+    };
+    let path = format!("/v1/streams/{}?token={}", named("id"), named("token"));
+    drop(release);
+    let (text, is_whole) = shown(answer).await;
+    let whole = Server::start(|_| {}).text(1000).await;
+    assert!(!is_whole && whole.starts_with(&text), "{text}");
+    assert_eq!(shown(other.call("GET", &path, "").await).await, (whole, true));
+    assert!(owner.run.await.unwrap().is_err());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

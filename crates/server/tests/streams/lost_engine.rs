@@ -26,13 +26,17 @@ struct MortalRunner {
     left: u64,
     /// Whether it may come back.
     gate: Arc<AtomicBool>,
+    /// Whether it is asked twice until it is back.
+    is_slow: bool,
+    was_asked: bool,
 }
 
 impl MortalRunner {
     fn new(mut lives: Vec<u64>, gate: &Arc<AtomicBool>) -> Box<Self> {
         let inner = SimRunner::new(SimOptions::default());
         let (capacity, left) = (inner.capacity(), lives.pop().unwrap_or(u64::MAX));
-        Box::new(Self { inner: Some(inner), capacity, lives, left, gate: gate.clone() })
+        let (inner, gate) = (Some(inner), gate.clone());
+        Box::new(Self { inner, capacity, lives, left, gate, is_slow: false, was_asked: false })
     }
 
     fn alive(&mut self) -> &mut SimRunner {
@@ -74,7 +78,12 @@ impl Runner for MortalRunner {
     }
 
     fn poll_recovery(&mut self) -> Recovery {
+        let is_late = self.inner.is_none() && self.is_slow;
+        if is_late && !std::mem::replace(&mut self.was_asked, true) {
+            return Recovery::Pending("killed for the test".into());
+        }
         if self.inner.is_none() && self.gate.load(Ordering::Relaxed) {
+            self.was_asked = false;
             self.inner = Some(SimRunner::new(SimOptions::default()));
         }
         match self.inner {
@@ -87,6 +96,23 @@ impl Runner for MortalRunner {
 fn server(lives: Vec<u64>, gate: &Arc<AtomicBool>, limit: Duration) -> Server {
     let loaded = LoadedEngine { runner: MortalRunner::new(lives, gate), ..harness::loaded() };
     Server::over(loaded, |config| config.engine_outage = limit)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_engine_that_comes_back_and_computes_nothing_was_not_back() {
+    // Lost again with its first batch, for longer than the test takes.
+    let lives = std::iter::repeat_n(0, 10_000).chain([50]).collect();
+    let runner = MortalRunner::new(lives, &Arc::new(AtomicBool::new(true)));
+    let loaded = LoadedEngine {
+        runner: Box::new(MortalRunner { is_slow: true, ..*runner }),
+        ..harness::loaded()
+    };
+    let limit = Duration::from_millis(300);
+    let server = Server::over(loaded, |config| config.engine_outage = limit);
+    let mut running = server.stream(1000, json!({})).await;
+    let Ending::Error(message) = running.finish().await else { panic!("a complete answer") };
+    assert!(message.contains("is not back in time"), "{message}");
+    assert!(server.metric("engine_losses_total") > 1.0, "it came back");
 }
 
 /// Numbers that look random, the same for each seed.

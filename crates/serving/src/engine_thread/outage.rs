@@ -9,7 +9,7 @@ use std::time::Duration;
 use loquent_infer::request::{SequenceEvent, Step};
 use loquent_infer::runner::Recovery;
 
-use super::{EngineLoop, Outage};
+use super::{EngineLoop, LastOutage, Outage};
 use crate::engine_watch::EngineOutage;
 
 /// Longest pause between two checks for the engine. A return that is announced by a command is
@@ -22,7 +22,12 @@ impl EngineLoop {
         self.metrics.on_engine_lost();
         self.watch.note_outage(Some(EngineOutage { why: why.into(), is_given_up: false }));
         let since = self.clock.now();
-        self.outage.get_or_insert(Outage { since, is_given_up: false });
+        // An engine that is lost again before it has computed anything was not back. One that had
+        // nothing to do was, after a while.
+        let again = self.last_outage.take();
+        let again = again.filter(|last| since.saturating_sub(last.ended) < self.outage_limit);
+        let limited_from = again.map_or(since, |last| last.limited_from);
+        self.outage.get_or_insert(Outage { since, limited_from, is_given_up: false });
     }
 
     /// Checks for the engine, and waits a moment if it is still lost. Returns false when the thread
@@ -47,6 +52,7 @@ impl EngineLoop {
 
     fn end_outage(&mut self, now: Duration) {
         let outage = self.outage.take().expect("the engine was gone");
+        self.last_outage = Some(LastOutage { limited_from: outage.limited_from, ended: now });
         let gone = now.saturating_sub(outage.since);
         self.metrics.on_engine_back(gone);
         self.watch.note_outage(None);
@@ -57,7 +63,7 @@ impl EngineLoop {
     /// for.
     fn pass_time(&mut self, now: Duration, why: &str) -> Vec<SequenceEvent> {
         let outage = self.outage.as_mut().expect("the engine is gone");
-        let is_given_up = now.saturating_sub(outage.since) >= self.outage_limit;
+        let is_given_up = now.saturating_sub(outage.limited_from) >= self.outage_limit;
         self.watch.note_outage(Some(EngineOutage { why: why.into(), is_given_up }));
         if !is_given_up {
             return self.scheduler.give_up(now);

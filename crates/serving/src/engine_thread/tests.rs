@@ -72,6 +72,7 @@ impl Burst {
             prefixes: None,
             next_save: Duration::ZERO,
             outage: None,
+            last_outage: None,
             outage_limit: FOREVER,
         };
         Self {

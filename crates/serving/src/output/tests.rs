@@ -11,6 +11,7 @@ use loquent_proto::Delta;
 use super::*;
 use crate::admission::{AdmissionGate, PendingPrompts};
 use crate::completion::CompletionConfig;
+use crate::completion::reader::SplitConfig;
 use crate::identity::Identity;
 
 const BUFFER_BYTES: usize = 1_000;
@@ -236,8 +237,37 @@ fn a_client_that_leaves_cancels_its_completions() {
 fn stopping_ends_every_stream_with_an_error() {
     let mut bench = Bench::new(2, false, &CompletionConfig::default());
     bench.token(0, 0, b'a', None);
-    bench.processor.fail_all(Duration::from_millis(1), SHUTDOWN);
+    bench.processor.fail_all(Duration::from_millis(1), &ApiError::internal(SHUTDOWN));
     let flushes = bench.read();
     assert_eq!(flushes.iter().filter_map(Flush::error).count(), 2);
     assert_eq!(text(&flushes), "a");
+}
+
+#[test]
+fn an_answer_that_breaks_off_ends_with_neither_half_a_character_nor_half_a_stop_string() {
+    let stops = vec!["END".to_owned()];
+    let plain = CompletionConfig { stops, ..Default::default() };
+    let split = CompletionConfig { split: SplitConfig::reasoning(), ..Default::default() };
+    for (config, generated, broken, complete) in [
+        (&plain, &"aé".as_bytes()[..2], "a", "a\u{fffd}"),
+        (&plain, &b"aE"[..], "a", "aE"),
+        (&split, &b"<thi"[..], "", "<thi"),
+    ] {
+        let generate = |finish: Option<Finish>| {
+            let mut bench = Bench::new(1, false, config);
+            let last = generated.len() - 1;
+            for (at, byte) in generated.iter().enumerate() {
+                let finish = finish.clone().filter(|_| at == last);
+                bench.token(at as u64, 0, *byte, finish);
+            }
+            bench.processor.fail_all(Duration::from_millis(9), &ApiError::internal(SHUTDOWN));
+            let flushes = bench.read();
+            let errors = flushes.iter().filter_map(Flush::error).count();
+            (text(&flushes), errors)
+        };
+        let broken = (broken.to_owned(), 1);
+        assert_eq!(generate(None), broken, "the server stops");
+        assert_eq!(generate(Some(Finish::Failed("NaN".into()))), broken, "the engine fails");
+        assert_eq!(generate(Some(Finish::Length)), (complete.to_owned(), 0), "all of it");
+    }
 }

@@ -6,13 +6,13 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use loquent_proto::{hex, printable::printable};
 use loquent_serving::entropy::Entropy;
 use redis::{ErrorKind, RedisError, Script, ScriptInvocation, Value};
-use tokio::sync::{Mutex as AsyncMutex, Semaphore, watch};
+use tokio::sync::{Mutex as AsyncMutex, Notify, Semaphore, watch};
 use tokio::time::Instant;
 
 use super::reply::StoreReply;
@@ -40,6 +40,9 @@ const KEY_PREFIX: &str = "loquent:1:";
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(1);
 /// Time without an announcement after which a replica counts as dead.
 pub const REPLICA_LEASE: Duration = Duration::from_secs(3);
+/// Maximum bytes of a replica's notice, and number of notices that the script returns.
+pub const NOTICE_BYTES: usize = 16 << 10;
+const MAX_NOTICES: usize = 1000;
 /// Time that the store remembers the end of a replica.
 const RETIRED_KEPT: Duration = Duration::from_secs(6 * 60 * 60);
 /// Duration from which a call suggests that the store was paused and that leases expired meanwhile.
@@ -49,6 +52,7 @@ const CALL_GAP: Duration = Duration::from_millis(1700);
 
 static ANNOUNCE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/announce.lua")));
+static OTHERS: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/others.lua")));
 
 /// Health of the store, as of the last call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,10 +82,17 @@ struct StoreLink {
     uptime: Mutex<StoreUptime>,
     has_retired: AtomicBool,
     replica: String,
+    /// Writes this replica's notice.
+    notice: OnceLock<NoticeWriter>,
+    /// Notified when the notice has changed.
+    has_news: Notify,
     entropy: Entropy,
     /// Number of times that the store had no lease of this replica when it was renewed.
     lapses: watch::Sender<u64>,
 }
+
+/// Writes what a replica announces to the others, at most [`NOTICE_BYTES`].
+pub type NoticeWriter = Box<dyn Fn() -> Vec<u8> + Send + Sync>;
 
 /// An open connection with its number.
 #[derive(Clone)]
@@ -150,6 +161,8 @@ impl SharedConnection {
             uptime: Mutex::new(StoreUptime::begin()),
             has_retired: AtomicBool::new(false),
             replica: hex::encode(&entropy.draw::<[u8; 16]>()),
+            notice: OnceLock::new(),
+            has_news: Notify::new(),
             entropy,
             lapses: watch::Sender::new(0),
         }));
@@ -246,7 +259,11 @@ impl SharedConnection {
         let mut tick = tokio::time::interval(ANNOUNCE_EVERY);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            tick.tick().await;
+            tokio::select! {
+                biased;
+                () = self.0.has_news.notified() => {}
+                _ = tick.tick() => {}
+            }
             if self.0.has_retired.load(Ordering::Relaxed) {
                 return;
             }
@@ -304,9 +321,39 @@ impl SharedConnection {
         }
     }
 
-    async fn announce(&self) -> Result<(), StoreError> {
+    /// Announces what `notice` writes from now on, with each renewal of the lease.
+    pub fn announce_as(&self, notice: NoticeWriter) {
+        // The first one stays.
+        drop(self.0.notice.set(notice));
+        self.renew_notice();
+    }
+
+    /// Announces the notice soon, because it has changed.
+    pub fn renew_notice(&self) {
+        self.0.has_news.notify_one();
+    }
+
+    /// Returns the notices of the other replicas that live. Older replicas have none.
+    ///
+    /// # Errors
+    /// When the store cannot be used.
+    pub async fn notices(&self) -> Result<Vec<Vec<u8>>, StoreError> {
+        let mut invocation = Self::invocation(&OTHERS);
+        invocation.arg(self.replica()).arg(NOTICE_BYTES);
+        let notices = StoreReply(self.run(&invocation).await?).list(MAX_NOTICES)?;
+        Ok(notices.into_iter().map(|one| StoreReply(one).bytes()).collect::<Result<_, _>>()?)
+    }
+
+    /// Renews this replica's lease, and announces its notice.
+    ///
+    /// # Errors
+    /// When the store cannot be used.
+    pub async fn announce(&self) -> Result<(), StoreError> {
         let mut invocation = Self::invocation(&ANNOUNCE);
         invocation.arg(self.replica()).arg(REPLICA_LEASE.as_millis() as u64).arg(0);
+        if let Some(notice) = self.0.notice.get() {
+            invocation.arg(notice());
+        }
         let is_known = StoreReply(self.run(&invocation).await?).flag()?;
         if !is_known {
             self.0.lapses.send_modify(|lapses| *lapses += 1);

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::*;
 use crate::shared::followed::FollowedPiece;
 use crate::shared::kept_request::{KeptService, ReplayAsker, ReplayInputs, ReplayableBody};
+use crate::shared::offers::notice_of;
 use crate::shared::state::{LogState, StoreNews};
 use loquent_serving::api::request::Endpoint;
 use loquent_serving::api::sampling::GeneralSampling;
@@ -56,6 +57,10 @@ struct Reluctant {
 impl TakeoverStarter for Reluctant {
     fn is_ready(&self) -> bool {
         true
+    }
+
+    fn offers(&self) -> Vec<TakeoverOffer> {
+        Vec::new()
     }
 
     fn check(&self, request: &ReplayableRequest) -> Result<(), ApiError> {
@@ -230,6 +235,35 @@ async fn an_answer_has_one_owner_whichever_of_them_die() {
     task.hears(StoreNews::Taken).await;
     let stored = Replica::ask(&server, &[b"GET", &key('g')]).await;
     assert_eq!(stored, redis::Value::BulkString(log), "who was succeeded appends nothing");
+}
+
+#[tokio::test]
+async fn a_replica_knows_the_offers_of_others_until_they_withdraw_them_or_end() {
+    let Some(server) = RedisServer::start() else { return };
+    let (first, second) = (Replica::start(&server).await, Replica::start(&server).await);
+    let (third, request) = (Replica::start(&server).await, request());
+    let offers = Arc::new(Mutex::new(vec![TakeoverOffer {
+        model: "m".to_owned(),
+        answered_by: KeptService::default(),
+    }]));
+    for replica in [&first, &second] {
+        let announced = offers.clone();
+        let notice = move || notice_of(&announced.lock().unwrap());
+        replica.connection.announce_as(Box::new(notice));
+        replica.connection.announce().await.unwrap();
+    }
+    // The third one is of an older version, and has no notice.
+    let covers = async |replica: &Replica| {
+        let others = replica.logs.offers_without_this(false).await.unwrap();
+        others.cover(&request)
+    };
+    assert!(covers(&first).await && covers(&third).await);
+    second.die().await;
+    assert!(!covers(&first).await, "its own offers do not count");
+    assert!(covers(&third).await);
+    // As a replica does that shuts down.
+    offers.lock().unwrap().clear();
+    assert!(!covers(&first).await && !covers(&third).await);
 }
 
 #[tokio::test]
