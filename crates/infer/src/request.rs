@@ -67,8 +67,8 @@ pub enum Finish {
     /// The request's own grammar or logit bias allows no further token, with the reason. The same
     /// request would end in the same way.
     Unsatisfiable(String),
-    /// The engine was lost or held up and could not go on in time, with the reason. The same request
-    /// may succeed later.
+    /// The engine was lost or held up and could not go on in time, with the reason. The same
+    /// request may succeed later.
     Abandoned(String),
 }
 

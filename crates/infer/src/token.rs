@@ -18,8 +18,8 @@ pub enum RowError {
     /// The request's grammar could not be followed further: it is too complex.
     #[error("the answer's grammar cannot be followed: {0}")]
     Constraint(String),
-    /// What the request's grammar allows was not known in time: other work, or the machine, was in
-    /// the way.
+    /// The tokens that the request's grammar allows were not known in time: other work, or the
+    /// machine, was in the way.
     #[error("it takes too long to compute what the answer's grammar allows")]
     TooSlow,
 }

@@ -6,14 +6,13 @@
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use hyper_util::client::legacy::connect::dns::Name;
 use tokio::sync::oneshot;
 use tower_service::Service;
-
-use crate::dial::BoxFuture;
 
 /// Addresses of a host, or the reason why there are none.
 type FoundAddresses = Result<Vec<SocketAddr>, String>;
@@ -70,7 +69,7 @@ impl HostLookUp {
 impl Service<Name> for HostLookUp {
     type Response = std::vec::IntoIter<SocketAddr>;
     type Error = io::Error;
-    type Future = BoxFuture<'static, io::Result<Self::Response>>;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))

@@ -4,8 +4,8 @@
 //! It handles only token ids. Work arrives over one queue, and each step's results leave in one
 //! message, so the number of wake-ups and locks per step is the same for one sequence and for two
 //! hundred. The queue is bounded by admission and by the delivery task: a completion sends one
-//! message when it starts and one when it is stopped, and meanwhile at most one pause and one resume
-//! for each buffer that its reader fills, and a report for each that its reader sends.
+//! message when it starts and one when it is stopped, and meanwhile at most one pause and one
+//! resume for each buffer that its reader fills, and a report for each that its reader sends.
 //!
 //! The engine never waits for a batch to fill, with one exception: when the next batch could hold
 //! only work that has just arrived, it waits for the prompts that were admitted and are still being

@@ -47,8 +47,8 @@ impl Hub {
     /// shares. Returns the number of bytes freed.
     ///
     /// # Errors
-    /// [`HubError::Io`] if a file cannot be removed, [`HubError::Downloading`] if another process is
-    /// writing it.
+    /// [`HubError::Io`] if a file cannot be removed, [`HubError::Downloading`] if another process
+    /// is writing it.
     pub(crate) fn remove(&self, model: &CachedModel) -> Result<u64, HubError> {
         let cache = RepoCache::new(&self.cache_dir, &model.repo);
         let mut freed = 0;
