@@ -53,13 +53,19 @@ function answers(page, text) {
 
 /** Waits until the page's database holds `text`: what is written when a page is left may be lost. */
 async function written(page, text) {
-  await page.waitForFunction(async (text) => {
+  // Not by `waitForFunction`, which takes the promise of an answer for the answer.
+  const isThere = async (text) => {
     const asked = (request) => new Promise((done) => (request.onsuccess = () => done(request.result)));
     const database = await asked(indexedDB.open("loquent"));
     const bodies = await asked(database.transaction("bodies").objectStore("bodies").getAll());
     database.close();
     return JSON.stringify(bodies).includes(JSON.stringify(text).slice(1, -1));
-  }, text);
+  };
+  const limit = Date.now() + 30_000;
+  while (!(await page.evaluate(isThere, text))) {
+    assert.ok(Date.now() < limit, `the database has no ${JSON.stringify(text)}`);
+    await page.waitForTimeout(20);
+  }
 }
 
 /** Waits for the end of what is being answered: the button to send stands there also before the answer begins. */

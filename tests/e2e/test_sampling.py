@@ -37,9 +37,12 @@ def test_a_flag_wins_over_the_model_and_a_request_over_the_flag(start, server):
     assert set(props(wild)["sampling_defaults"]["from"].values()) == {"flag"}
     told = {**ASK, "temperature": 0, "repetition_penalty": 1}
     assert text_of(wild, ASK) != text_of(wild, told) == text_of(server, ASK)
-    options = {"seed": 3, "num_predict": 60}
+    options = {"seed": 3, "num_predict": 60, "repeat_last_n": -1}
     asked = {"model": "any", "stream": False, "messages": ASK["messages"], "options": options}
     assert text_of(wild, asked, "/api/chat") == text_of(wild, ASK)
+    # By default this API's penalty concerns the last 64 tokens.
+    asked["options"] = {"seed": 3, "num_predict": 60}
+    assert text_of(wild, asked, "/api/chat") != text_of(wild, ASK)
     asked["options"] = {**options, "temperature": 0, "repeat_penalty": 1}
     assert text_of(wild, asked, "/api/chat") == text_of(server, ASK)
 

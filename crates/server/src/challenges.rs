@@ -83,7 +83,7 @@ mod tests {
     use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
     use super::*;
-    use crate::quic::CertificateSource;
+    use crate::certificate::CertificateSource;
 
     /// Returns the certificate that a client of these `protocols` gets for `name`.
     fn shown(config: &ServerConfig, name: &str, protocols: &[&[u8]]) -> Option<Arc<CertifiedKey>> {

@@ -9,8 +9,8 @@ use tokio::sync::Mutex;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use crate::certificate::{CertificateSource, Renewal};
 use crate::challenges::ACME_ALPN;
-use crate::quic::{CertificateSource, Renewal};
 
 /// Accepts TLS connections with the source's latest certificate.
 pub struct Https {

@@ -14,6 +14,7 @@
 
 pub mod after_ready_tasks;
 mod app;
+mod certificate;
 mod challenges;
 mod charged_body;
 mod chosen_ids;
@@ -46,6 +47,7 @@ mod start;
 mod usage_ledger;
 
 pub use app::{App, HttpConfig, OllamaApi};
+pub use certificate::CertificateSource;
 pub use challenges::Challenges;
 pub use connections::TcpLimits;
 pub use hosts::AllowedHosts;
@@ -85,7 +87,7 @@ pub use models::{
     ServedModels,
 };
 pub use page_file::PageFile;
-pub use quic::{ALPN, CertificateSource, QuicConfig, StreamMessage};
+pub use quic::{ALPN, QuicConfig, StreamMessage};
 pub use server::{ServerConfig, run};
 pub use service::{Service, StartedAnswer};
 pub use start::{

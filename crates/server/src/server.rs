@@ -16,11 +16,12 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use crate::app::{App, HttpConfig};
+use crate::certificate::CertificateSource;
 use crate::connections::{Connections, TcpLimits};
 use crate::http::router;
 use crate::models::{Keeper, ModelDownloads, ModelEntry, OnDemand};
 use crate::page_file::PageFile;
-use crate::quic::{CertificateSource, QuicConfig, QuicPort};
+use crate::quic::{QuicConfig, QuicPort};
 use crate::routes::batches;
 use crate::routes::dashboard::gather as dashboard;
 use crate::routes::successor::AppTakeover;

@@ -26,10 +26,10 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use crate::after_ready_tasks::AfterReadyTasks;
+use crate::certificate::CertificateSource;
 use crate::connection_limits::{ConnectionPermit, ConnectionRefusal, Places};
 use crate::https::{self, Https};
 use crate::peer_router::PeerRouter;
-use crate::quic::CertificateSource;
 use activity::{Activity, NextStep};
 use limits::is_this_machine;
 pub use limits::{BodyPace, TcpLimits};

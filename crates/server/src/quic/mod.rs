@@ -1,7 +1,6 @@
 //! The QUIC port (`spec/session.md`, section 1): native clients and browsers on one UDP socket,
 //! distinguished by ALPN.
 
-mod certificate;
 mod congestion;
 mod exchange;
 mod gathering_socket;
@@ -28,6 +27,7 @@ use tokio::time::timeout;
 use web_transport_quinn::proto::ConnectRequest;
 
 use crate::app::{App, HttpConfig, QuicAddress, WEB_TRANSPORT_PATH};
+use crate::certificate::{CertificateSource, Renewal};
 use crate::connection_limits::Places;
 use crate::connections::TcpLimits;
 use crate::origin::is_page_of_ports;
@@ -35,7 +35,6 @@ use crate::peer_router::PeerRouter;
 use loquent_serving::metrics::StreamCarrier;
 use loquent_serving::peer::PeerAddress;
 
-pub use certificate::{CertificateSource, Renewal};
 use message::Code;
 pub use message::StreamMessage;
 #[cfg(any(test, fuzzing))]

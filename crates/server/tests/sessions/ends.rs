@@ -171,9 +171,10 @@ async fn a_server_that_shuts_down_refuses_requests_on_open_connections() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shutdown_waits_for_the_reader_of_an_answer_that_has_ended() {
     let mut server = start(Setup { drain_limit: PATIENCE, ..Setup::default() }).await;
-    let text = expected(&server, 60).await;
+    // More than the first packets hold.
+    let text = expected(&server, 2000).await;
     let (_endpoint, connection) = connect(&server).await;
-    let mut reader = Reader::ask(&connection, 0, &chat(60, json!({}))).await;
+    let mut reader = Reader::ask(&connection, 0, &chat(2000, json!({}))).await;
     reader.run(usize::MAX).await;
     assert!(reader.complete);
     // It has nothing of it any more, and takes its time.
