@@ -279,7 +279,7 @@ mod tests {
         let models = hub.cached_models();
         let unfinished = models.iter().find(|it| it.name == "acme/Small--GGUF:unfinished").unwrap();
         assert!(!unfinished.is_complete);
-        assert_eq!(unfinished.paths, [partial.clone()]);
+        assert_eq!(unfinished.paths, std::slice::from_ref(&partial));
 
         let download = RepoCache::new(folder.path(), "acme/Small--GGUF").lock("dd", || {}).unwrap();
         let refused = hub.remove(unfinished).unwrap_err();
