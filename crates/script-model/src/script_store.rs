@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(say(&mut store, "3000 0 [new]"), RedisReply::Int(1));
         let new = RedisReply::Bulk(b"[new]".to_vec());
         for _ in 0..2 {
-            assert_eq!(notices(&mut store, "A"), [new.clone()]);
+            assert_eq!(notices(&mut store, "A"), std::slice::from_ref(&new));
             assert!(notices(&mut store, "B").is_empty(), "its own");
             store.age(2000);
             say(&mut store, "3000 0 [new]");
