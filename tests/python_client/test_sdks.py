@@ -209,14 +209,30 @@ def test_errors_are_the_sdks_own(start, path):
         loquent.Client("host:8443/v2")
 
 
-def test_a_timeout_of_httpx_is_honoured(start, path):
+@pytest.mark.parametrize("way", ["quic", "http"])
+def test_a_timeout_of_httpx_is_honoured(start, path, way):
     server = start(*PACED)
-    frozen = path(server, loss=1)
-    with loquent.Client(frozen.url, head_start=0.1) as client:
+    frozen = path(server, loss=0 if way == "quic" else 1)
+
+    def freeze():
+        frozen.loss = 1
+        frozen.open.clear()
+
+    with loquent.Client(frozen.url, head_start=10 if way == "quic" else 0.1) as client:
+        assert client.warm_up() == way
         stalled = sdk(client, timeout=httpx2.Timeout(1, connect=5))
         with pytest.raises((httpx2.ReadTimeout, openai.APITimeoutError)):
-            collect(stalled, question(4, 500), frozen.open.clear, "x" * 90)
+            collect(stalled, question(4, 5000), freeze, "x" * 90)
         frozen.open.set()
+
+
+def test_a_server_that_computes_for_longer_than_the_timeout_is_waited_for(start):
+    server = start("--simulate", "0.25")
+    with delivering(server.url) as client:
+        assert client.warm_up() == "quic"
+        patient = sdk(client, timeout=httpx2.Timeout(2, connect=10))
+        text, finish = collect(patient, question(9, 2))
+        assert text and finish
 
 
 def test_a_server_that_ends_ends_its_answer_and_its_successor_is_found(start, restart):

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use loquent_client::{
@@ -15,7 +16,13 @@ use serde_json::json;
 use tokio::sync::{Mutex, watch};
 
 use crate::failure::Failure;
-use crate::wait::{Outcome, runtime, wait};
+use crate::wait::{Outcome, limit, runtime, wait};
+
+/// Longest silence of a connected server before a piece without content is returned, so that SDKs
+/// with read timeouts keep waiting while an answer queues or its prompt is computed.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+/// A comment: readers of events skip it. No empty line follows, which would end an event.
+const COMMENT: &[u8] = b": \n";
 
 /// A record for Python: kind, choice, text, a JSON object or an empty text, and the offset behind
 /// it.
@@ -151,8 +158,10 @@ impl NativeStream {
         done: Option<Py<PyAny>>,
     ) -> PyResult<Py<PyAny>> {
         let shared = Arc::clone(&self.shared);
+        let heartbeat = limit(limit_s).map_or(HEARTBEAT, |limit| HEARTBEAT.min(limit / 2));
         wait(py, done, limit_s, async move {
-            shared.read(async |body: &mut Body| body.piece().await).await.map(Outcome::Piece)
+            let piece = shared.read(async move |body: &mut Body| body.piece(heartbeat).await);
+            piece.await.map(Outcome::Piece)
         })
     }
 
@@ -223,9 +232,9 @@ impl Body {
         }
     }
 
-    async fn piece(&mut self) -> Result<Option<Bytes>, Failure> {
+    async fn piece(&mut self, heartbeat: Duration) -> Result<Option<Bytes>, Failure> {
         match self {
-            Body::Answer(relay) => relay.piece().await,
+            Body::Answer(relay) => relay.piece(heartbeat).await,
             Body::Reply(reply) => Ok(reply.piece().await?),
         }
     }
@@ -257,12 +266,19 @@ impl Relay {
         Ok(Some(deltas.into_iter().filter_map(|delta| event(delta, offset)).collect()))
     }
 
-    async fn piece(&mut self) -> Result<Option<Bytes>, Failure> {
+    /// Returns the next events, or a piece without content after a silence of `heartbeat`.
+    async fn piece(&mut self, heartbeat: Duration) -> Result<Option<Bytes>, Failure> {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
         }
         loop {
-            match self.answer.next().await {
+            let Ok(step) = tokio::time::timeout(heartbeat, self.answer.next()).await else {
+                if let Some(piece) = self.heartbeat() {
+                    return Ok(Some(piece));
+                }
+                continue;
+            };
+            match step {
                 Ok(None) => return Ok(None),
                 Ok(Some(step)) => {
                     let events = self.sse(&step)?;
@@ -282,6 +298,16 @@ impl Relay {
                 }
             }
         }
+    }
+
+    /// Returns a piece without content if the server is there. Over HTTP its own heartbeats are
+    /// pieces; over QUIC, silence ends a dead path within seconds.
+    fn heartbeat(&self) -> Option<Bytes> {
+        if self.answer.transport() != Transport::Quic || !self.answer.is_connected() {
+            return None;
+        }
+        let chunk = self.chunks.heartbeat();
+        Some(if chunk.is_empty() { Bytes::from_static(COMMENT) } else { chunk.into() })
     }
 
     /// Returns the events of one step as the server writes them; none if it was seen before.

@@ -83,6 +83,11 @@ pub fn runtime(_py: Python<'_>) -> PyResult<Handle> {
     Ok(handle)
 }
 
+/// Returns a limit from Python; `None` if there is none.
+pub fn limit(limit_s: Option<f64>) -> Option<Duration> {
+    limit_s.and_then(|limit| Duration::try_from_secs_f64(limit).ok())
+}
+
 /// Waits for `work`, at most `limit_s` seconds. Without `done` it blocks, without the GIL, and
 /// returns the result. With it, it returns a [`Task`] at once and calls `done(result, error)` on
 /// another thread.
@@ -95,7 +100,7 @@ pub fn wait(
     limit_s: Option<f64>,
     work: impl Future<Output = Result<Outcome, Failure>> + Send + 'static,
 ) -> PyResult<Py<PyAny>> {
-    let limit = limit_s.and_then(|limit| Duration::try_from_secs_f64(limit).ok());
+    let limit = limit(limit_s);
     let work = async move {
         let Some(limit) = limit else { return work.await };
         tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {

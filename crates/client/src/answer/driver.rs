@@ -183,6 +183,7 @@ impl Driver {
             let lived = path.heard_at().saturating_duration_since(began);
             // Before a new path is looked for: its stream tells the server that this one ended.
             drop(path);
+            self.state.status.is_lost.store(true, Ordering::Relaxed);
             path = match self.recover(lost, lived).await {
                 Ok(Some(found)) => found,
                 Ok(None) => return self.cancel(None).await,
@@ -243,6 +244,7 @@ impl Driver {
             state.epoch = quic.epoch();
         }
         state.status.by_http.store(by_http, Ordering::Relaxed);
+        state.status.is_lost.store(false, Ordering::Relaxed);
         if by_http == 1 {
             state.receiver = None;
         } else if state.receiver.is_none() {

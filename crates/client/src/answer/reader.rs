@@ -43,6 +43,8 @@ pub(super) enum AnswerItem {
 pub(super) struct AnswerStatus {
     /// 1 while the answer comes over HTTP, 0 over QUIC.
     pub(super) by_http: AtomicU8,
+    /// True while the last path is lost, and no new one is found.
+    pub(super) is_lost: AtomicBool,
     /// Number of times the answer moved to a new path.
     pub(super) resumes: AtomicU32,
     /// True if the reader left without cancelling: the server keeps generating.
@@ -101,6 +103,11 @@ impl Answer {
     /// Returns the answer with the headers that came with it.
     pub(crate) fn with_headers(self, headers: HeaderMap) -> Answer {
         Answer { headers, ..self }
+    }
+
+    /// Returns false from the loss of a path until the next one is found.
+    pub fn is_connected(&self) -> bool {
+        !self.status.is_lost.load(Ordering::Relaxed)
     }
 
     /// Returns the transport that the answer uses now.
