@@ -1,7 +1,7 @@
 //! The client of one server.
 
-use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,6 +10,7 @@ use loquent_client::{
     AnswerHandle, Asked, Client, Config, NotANetwork, PathMode, Request, Transport,
 };
 use loquent_openai::headers::end_to_end;
+use loquent_openai::tls::{Authorities, Trust};
 use pyo3::prelude::*;
 
 use crate::failure::Failure;
@@ -49,7 +50,7 @@ impl NativeClient {
     /// Prepares a client of the server at `url`; nothing is sent yet.
     #[new]
     #[pyo3(signature = (
-        url, api_key, quic, via, redundant, head_start_s, resume_limit_s, state_dir
+        url, api_key, quic, via, redundant, head_start_s, resume_limit_s, state_dir, ca, fingerprint
     ))]
     #[expect(clippy::too_many_arguments, reason = "the Python half calls it, and names them")]
     fn new(
@@ -61,6 +62,8 @@ impl NativeClient {
         head_start_s: f64,
         resume_limit_s: f64,
         state_dir: Option<PathBuf>,
+        ca: Option<PathBuf>,
+        fingerprint: Option<&[u8]>,
     ) -> PyResult<NativeClient> {
         let seconds = |value: f64| {
             Duration::try_from_secs_f64(value)
@@ -71,6 +74,7 @@ impl NativeClient {
         };
         let config = Config {
             api_key,
+            trust: trust(ca.as_deref(), fingerprint)?,
             quic,
             via: via.iter().map(network).collect::<Result<_, _>>()?,
             via_mode: if redundant { PathMode::Redundant } else { PathMode::Backup },
@@ -169,6 +173,18 @@ impl NativeClient {
             Ok(Outcome::Nothing)
         })
     }
+}
+
+fn trust(ca: Option<&Path>, fingerprint: Option<&[u8]>) -> Result<Trust, Failure> {
+    if let Some(sha256) = fingerprint {
+        let sha256 = <[u8; 32]>::try_from(sha256);
+        let sha256 = sha256.map_err(|_| Failure::new("value", "a SHA-256 has 32 bytes"))?;
+        return Ok(Trust::Pinned(sha256));
+    }
+    let Some(file) = ca else { return Ok(Trust::System) };
+    let read = Authorities::read(file);
+    let read = read.map_err(|error| Failure::new("value", error.to_string()))?;
+    Ok(Trust::Authorities(Arc::new(read)))
 }
 
 fn request(path: String, headers: Vec<(Vec<u8>, Vec<u8>)>, body: &[u8]) -> Request {

@@ -15,17 +15,20 @@ from ._errors import answer_error
 from ._native import NativeClient, NativeError, NativeStream
 from ._servers import Options, Servers
 from ._transport import AsyncTransport, Transport
+from ._trust import context
 
 #: Options of httpx that belong to its transport.
 OF_TRANSPORT = ("verify", "cert", "http1", "http2", "limits", "proxy", "trust_env")
 JSON = [(b"content-type", b"application/json")]
 
 
-def _split(arguments: dict[str, Any], url: str | None) -> dict[str, Any]:
+def _split(arguments: dict[str, Any], url: str | None, options: Options) -> dict[str, Any]:
     """Takes what belongs to httpx's transport out of a client's arguments."""
     if url is not None:
         arguments.setdefault("base_url", url)
     arguments.setdefault("follow_redirects", True)
+    if (trust := context(options.ca, options.fingerprint)) is not None:
+        arguments.setdefault("verify", trust)
     return {name: arguments.pop(name) for name in OF_TRANSPORT if name in arguments}
 
 
@@ -60,7 +63,9 @@ class Client(httpx2.Client):
     which it remembers what worked for each server. `via` names one or two networks of this machine,
     by interface or local address, the better one first: a QUIC connection is kept over each, and
     `via_mode` says whether the second carries answers only while the first one loses packets
-    ("backup") or always ("redundant"). All others are httpx's.
+    ("backup") or always ("redundant"). `ca` is a file of certificates to trust instead of the
+    system's authorities, and `fingerprint` the SHA-256 of the only certificate to trust. All others
+    are httpx's.
     """
 
     def __init__(
@@ -74,11 +79,14 @@ class Client(httpx2.Client):
         state_dir: str | os.PathLike[str] | None = None,
         via: Sequence[str] = (),
         via_mode: str = "backup",
+        ca: str | os.PathLike[str] | None = None,
+        fingerprint: str | None = None,
         transport: httpx2.BaseTransport | None = None,
         **arguments: Any,
     ) -> None:
-        self._servers = Servers(url, Options(api_key, quic, head_start, resume_limit, state_dir, via, via_mode))
-        of_transport = _split(arguments, url)
+        options = Options(api_key, quic, head_start, resume_limit, state_dir, via, via_mode, ca, fingerprint)
+        self._servers = Servers(url, options)
+        of_transport = _split(arguments, url, options)
         plain = transport or httpx2.HTTPTransport(**of_transport)
         super().__init__(transport=Transport(self._servers, plain), **arguments)
 
@@ -142,11 +150,14 @@ class AsyncClient(httpx2.AsyncClient):
         state_dir: str | os.PathLike[str] | None = None,
         via: Sequence[str] = (),
         via_mode: str = "backup",
+        ca: str | os.PathLike[str] | None = None,
+        fingerprint: str | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
         **arguments: Any,
     ) -> None:
-        self._servers = Servers(url, Options(api_key, quic, head_start, resume_limit, state_dir, via, via_mode))
-        of_transport = _split(arguments, url)
+        options = Options(api_key, quic, head_start, resume_limit, state_dir, via, via_mode, ca, fingerprint)
+        self._servers = Servers(url, options)
+        of_transport = _split(arguments, url, options)
         plain = transport or httpx2.AsyncHTTPTransport(**of_transport)
         super().__init__(transport=AsyncTransport(self._servers, plain), **arguments)
 

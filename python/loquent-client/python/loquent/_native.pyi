@@ -47,6 +47,8 @@ class NativeClient:
         head_start_s: float,
         resume_limit_s: float,
         state_dir: str | None,
+        ca: str | None,
+        fingerprint: bytes | None,
     ) -> None: ...
     def ask(self, path: str, headers: Headers, body: bytes, limit_s: float | None, done: Done | None = None) -> Any: ...
     def tunnel(

@@ -12,6 +12,7 @@ import httpx2
 
 from ._errors import answer_error
 from ._native import NativeClient, NativeError
+from ._trust import parse_fingerprint
 
 #: Servers that one client keeps connections to; a program that talks to more gets plain HTTP there.
 MAX_SERVERS = 16
@@ -40,12 +41,16 @@ class Options:
     state_dir: str | os.PathLike[str] | None = None
     via: Sequence[str] = ()
     via_mode: str = "backup"
+    ca: str | os.PathLike[str] | None = None
+    fingerprint: str | None = None
 
     def __post_init__(self) -> None:
         if self.via_mode not in VIA_MODES:
             raise ValueError(f"via_mode is {' or '.join(map(repr, VIA_MODES))}, not {self.via_mode!r}")
         if isinstance(self.via, str):
             raise TypeError("via is a sequence of networks, such as ('wlan0', 'wwan0')")
+        if self.ca is not None and self.fingerprint is not None:
+            raise TypeError("give ca or fingerprint, not both")
 
 
 def parse_server(url: str) -> httpx2.URL:
@@ -81,6 +86,7 @@ class Servers:
         if name not in self._clients and len(self._clients) < MAX_SERVERS:
             options = self._options
             state_dir = None if options.state_dir is None else os.fspath(options.state_dir)
+            pinned = None if options.fingerprint is None else parse_fingerprint(options.fingerprint)
             try:
                 self._clients[name] = NativeClient(
                     name,
@@ -91,6 +97,8 @@ class Servers:
                     options.head_start,
                     options.resume_limit,
                     state_dir,
+                    None if options.ca is None else os.fspath(options.ca),
+                    pinned,
                 )
             except NativeError as error:
                 raise answer_error(error) from None
