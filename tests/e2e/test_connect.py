@@ -405,7 +405,7 @@ def test_certificates_of_an_authority_hold_for_both_ways(certified, trusting, co
         text, finish, *_ = collect(proxy.sdk(), question(1, 20))
         assert text and finish == "stop"
     stranger = connect(url)
-    assert "SSL_CERT_FILE" in stranger.heard("cannot be reached")
+    assert "--ca FILE" in stranger.heard("cannot be reached")
     with pytest.raises(openai.InternalServerError, match="cannot be reached"):
         collect(stranger.sdk(), question(1, 20))
 

@@ -116,6 +116,7 @@ fn main() -> ExitCode {
     }
     let format = cli.log.log_format;
     let has_engine = has_engine(&cli.command);
+    let trust_advice = trust_advice(&cli.command);
     let outcome = run_command(cli.command, format, &cli.config);
     if let Err(error) = &outcome {
         // It may quote a server, or a file.
@@ -127,7 +128,7 @@ fn main() -> ExitCode {
         }
         // As rustls says it, of a server that the command connects to.
         if text.contains("invalid peer certificate") && format == LogFormat::Text {
-            logging::write(&format!("{}\n", trust::ADVICE));
+            logging::write(&format!("{trust_advice}\n"));
         }
     }
     if has_engine {
@@ -214,6 +215,14 @@ fn has_engine(command: &Subcommands) -> bool {
     }
 }
 
+/// Returns the advice for when a server's certificate is refused.
+fn trust_advice(command: &Subcommands) -> &'static str {
+    match command {
+        Subcommands::Chat(_) | Subcommands::Connect(_) | Subcommands::Doctor(_) => trust::ADVICE,
+        _ => trust::ADVICE_WITHOUT_FLAGS,
+    }
+}
+
 /// Returns the default log level of a command.
 fn default_log(command: &Subcommands) -> &'static str {
     match command {
@@ -256,6 +265,27 @@ mod tests {
     use anyhow::Context;
 
     use super::*;
+
+    #[test]
+    fn advice_on_trust_names_flags_that_the_command_has() {
+        let url = "https://localhost";
+        for typed in [
+            &["chat", "--url", url][..],
+            &["connect", url],
+            &["doctor", "--url", url],
+            &["bench", "load", "--url", url],
+            &["pull", "owner/repo"],
+        ] {
+            let parse =
+                |flags: &[&str]| Cli::try_parse_from(["loquent"].iter().chain(typed).chain(flags));
+            let advice = trust_advice(&parse(&[]).unwrap().command);
+            let sha256 = "00".repeat(32);
+            for flag in [["--ca", "ca.pem"], ["--insecure-fingerprint", sha256.as_str()]] {
+                let is_known = parse(&flag).is_ok();
+                assert_eq!(advice.contains(flag[0]), is_known, "{typed:?} {}", flag[0]);
+            }
+        }
+    }
 
     #[test]
     fn a_cause_is_printed_once() {

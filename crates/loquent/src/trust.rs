@@ -7,10 +7,14 @@ use clap::Args;
 use loquent_openai::tls::{Authorities, Trust};
 use loquent_proto::hex;
 
-/// Advice for when a server's certificate is refused.
+/// Advice for when a server's certificate is refused, for commands with [`TrustArgs`].
 pub const ADVICE: &str = "If you know this server: --ca FILE trusts the certificates of a file, and \
                           --insecure-fingerprint trusts the one with the fingerprint that `loquent \
                           serve` prints.";
+
+/// The same for all other commands.
+pub const ADVICE_WITHOUT_FLAGS: &str =
+    "If you know this server: SSL_CERT_FILE names a file with other authorities to trust.";
 
 /// Trust in certificates beside the system's authorities.
 #[derive(Debug, Clone, Default, Args)]

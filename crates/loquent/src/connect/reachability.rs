@@ -8,6 +8,7 @@ use loquent_openai::HttpError;
 use loquent_proto::printable::printable;
 
 use crate::logging;
+use crate::trust;
 
 /// Time limit for a response, after which the server counts as unreachable.
 const RESPONSE_LIMIT: Duration = Duration::from_secs(10);
@@ -53,10 +54,7 @@ pub(super) async fn report(client: Client) {
 /// Returns advice about the failure `why`.
 fn advice(why: &str) -> &'static str {
     match why.contains("certificate") {
-        true => {
-            "Check that this machine trusts who signed its certificate; SSL_CERT_FILE names a file \
-             with other authorities."
-        }
+        true => trust::ADVICE,
         false => "Check the URL, and whether a server runs there.",
     }
 }
