@@ -141,6 +141,10 @@ impl Exchange {
         }
         // Wrong keys count, so that the key is looked at once: the tunnel passes on what was found.
         let known = app.identify(&head.headers, Some(self.session.peer()));
+        // A tunnelled request has no Host: its session's name is this machine's only on a server
+        // that has no others.
+        let is_local = app.config.allowed_hosts.is_local();
+        let known = known.map(|identity| identity.local_if(is_local));
         match (head.channel, known) {
             (None, Err(error)) => {
                 let nobody = Identity::default(); // nothing of its body is taken

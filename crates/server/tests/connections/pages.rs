@@ -52,6 +52,24 @@ async fn names_that_the_operator_lists_are_answered() {
     assert_eq!(open.get("/v1/models", &[("host", "any.example")]).await.0, 200);
 }
 
+/// Without a list of names any is answered, also one that a page has pointed at this machine.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rebound_name_is_not_this_machine() {
+    let open = TcpListener::bind("0.0.0.0:0").await.unwrap();
+    let port = open.local_addr().unwrap().port();
+    let mut server = Server::start_on(open, |_| {}).await;
+    server.address = ([127, 0, 0, 1], port).into();
+    for (host, is_refused) in [("evil.example", true), ("localhost", false), ("127.0.0.1", false)] {
+        assert_eq!(unload(&server, &[("host", host)]).await == 403, is_refused, "{host}");
+    }
+}
+
+/// The status for a client without a key that wants to unload a model.
+async fn unload(server: &Server, headers: &[(&str, &str)]) -> u16 {
+    let body = r#"{"model": "none"}"#;
+    exchange(server.connect().await, "POST", "/v1/models/unload", headers, body).await.0
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_name_of_an_http2_request_counts() {
     let certificate = Certificate::new("authority");
