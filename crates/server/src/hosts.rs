@@ -30,9 +30,10 @@ impl AllowedHosts {
         Self { is_local: address.to_canonical().is_loopback(), ..self }
     }
 
-    /// Returns true if only this machine can reach the server.
+    /// Returns true if only this machine can reach the server: it is bound to a loopback address,
+    /// and the operator lists no name by which a proxy passes on requests of others.
     pub fn is_local(&self) -> bool {
-        self.is_local
+        self.is_local && self.names.iter().all(|name| means_this_machine(name))
     }
 
     /// Returns true if a request names the server, if at all, only as this machine. A page that has
@@ -144,6 +145,15 @@ mod tests {
         }
         assert!(hosts(&["*"], "::1").allows("evil.example"));
         assert!(!hosts(&[" "], "::ffff:127.0.0.1").allows("evil.example"));
+    }
+
+    #[test]
+    fn a_server_is_this_machines_until_it_has_another_name() {
+        let is_local = |names: &[&str], bound_to| hosts(names, bound_to).is_local();
+        assert!(is_local(&[], "127.0.0.1") && is_local(&["LocalHost", "a.localhost"], "::1"));
+        assert!(is_local(&["host.docker.internal", "127.77.0.1"], "127.0.0.1"));
+        assert!(!is_local(&["llm.example"], "127.0.0.1") && !is_local(&["*"], "127.0.0.1"));
+        assert!(!is_local(&[], "0.0.0.0"));
     }
 
     #[test]

@@ -143,8 +143,7 @@ impl Exchange {
         let known = app.identify(&head.headers, Some(self.session.peer()));
         // A tunnelled request has no Host: its session's name is this machine's only on a server
         // that has no others.
-        let is_local = app.config.allowed_hosts.is_local();
-        let known = known.map(|identity| identity.local_if(is_local));
+        let known = known.map(|identity| identity.local_if(app.config.is_local()));
         match (head.channel, known) {
             (None, Err(error)) => {
                 let nobody = Identity::default(); // nothing of its body is taken
