@@ -21,8 +21,8 @@ const MAX_FAIRNESS_ID_BYTES: usize = 256;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeerAddress(pub IpAddr);
 
-/// Returns true if a request with `headers` has come through a proxy, as most of them tell (RFC 9110,
-/// section 7.6.3; RFC 7239).
+/// Returns true if a request with `headers` has come through a proxy, as most of them tell (RFC
+/// 9110, section 7.6.3; RFC 7239).
 pub fn is_forwarded(headers: &HeaderMap) -> bool {
     [FORWARDED_FOR, "forwarded", "via"].iter().any(|name| headers.contains_key(*name))
 }
