@@ -28,7 +28,7 @@ use loquent_serving::error::ApiError;
 use loquent_serving::identity::{Identity, Owner};
 use loquent_serving::metrics::{MetricNames, Metrics};
 use loquent_serving::obfuscation::ObfuscationDefault;
-use loquent_serving::peer::{PeerAddress, TrustedProxies};
+use loquent_serving::peer::{PeerAddress, TrustedProxies, is_forwarded};
 use loquent_serving::request_log::RequestLog;
 use loquent_store::recorder::StoreTarget;
 use loquent_store::{AnswerFence, Kind, Store, StoreLimits};
@@ -105,10 +105,16 @@ impl Default for HttpConfig {
 }
 
 impl HttpConfig {
+    /// Returns true if only this machine can reach the server: directly, since it is bound to a
+    /// loopback address, and through no proxy that the operator names.
+    pub fn is_local(&self) -> bool {
+        self.allowed_hosts.is_local() && self.trusted_proxies.is_empty()
+    }
+
     /// Returns true if Ollama's API is served.
     pub fn offers_ollama(&self) -> bool {
         match self.ollama_api {
-            OllamaApi::Local => self.allowed_hosts.is_local(),
+            OllamaApi::Local => self.is_local(),
             OllamaApi::Always => true,
             OllamaApi::Never => false,
         }
@@ -119,7 +125,7 @@ impl HttpConfig {
     pub fn allows_origin(&self, origin: &[u8]) -> bool {
         self.cors_origins.iter().any(|one| one == "*" || one.as_bytes() == origin)
             || is_page_of_app(origin)
-            || self.allowed_hosts.is_local() && is_page_of_this_machine(origin)
+            || self.is_local() && is_page_of_this_machine(origin)
     }
 }
 
@@ -281,6 +287,8 @@ impl App {
         let authorization = authorization.as_ref().map(HeaderValue::as_bytes);
         let keys = &self.config.api_keys;
         let identity = keys.identify(authorization, address, self.clock.now(), unix_time_s())?;
+        // Also a proxy on this machine that is not trusted passes on the requests of others.
+        let identity = identity.local_if(!is_forwarded(headers));
         Ok(match proxies.fairness_id(peer, headers) {
             Some(name) => identity.with_fairness_id(name),
             None => identity,
@@ -293,7 +301,7 @@ impl App {
     /// # Errors
     /// 403 on a server without keys that others can reach.
     pub fn check_told_apart(&self, what: &str) -> Result<(), ApiError> {
-        let told_apart = !self.config.api_keys.is_empty() || self.config.allowed_hosts.is_local();
+        let told_apart = !self.config.api_keys.is_empty() || self.config.is_local();
         if told_apart { Ok(()) } else { Err(ApiError::needs_keys(what)) }
     }
 

@@ -30,9 +30,18 @@ impl AllowedHosts {
         Self { is_local: address.to_canonical().is_loopback(), ..self }
     }
 
-    /// Returns true if only this machine can reach the server.
+    /// Returns true if only this machine can reach the server: it is bound to a loopback address,
+    /// and the operator lists no name by which a proxy passes on requests of others.
     pub fn is_local(&self) -> bool {
-        self.is_local
+        self.is_local && self.names.iter().all(|name| means_this_machine(name))
+    }
+
+    /// Returns true if a request names the server, if at all, only as this machine. A page that has
+    /// given its own name this machine's address cannot, and neither does a proxy that passes on a
+    /// public name.
+    pub fn is_asked_locally<B>(request: &Request<B>) -> bool {
+        let is_here = |host: Authority| means_this_machine(&normalized(host.host()));
+        names_in(request).all(|host| host.is_some_and(is_here))
     }
 
     /// Returns true if requests may use `host`, a name or an address without a port.
@@ -40,7 +49,7 @@ impl AllowedHosts {
     /// On a server beyond loopback, all names are allowed unless the operator lists some. Addresses
     /// are always allowed, because they cannot be rebound.
     pub fn allows(&self, host: &str) -> bool {
-        let host = host.trim_end_matches('.').to_ascii_lowercase();
+        let host = normalized(host);
         let is_listed = self.names.iter().any(|name| name == "*" || *name == host);
         let is_harmless = !self.is_local && (self.names.is_empty() || address(&host).is_some());
         let is_here = is_loopback(&host) || self.is_local && is_name_of_this_machine(&host);
@@ -50,11 +59,8 @@ impl AllowedHosts {
     /// Returns the first host name of a request that is not allowed, shortened for an error
     /// message; `?` if it is invalid.
     pub fn refused<B>(&self, request: &Request<B>) -> Option<String> {
-        let named = request.uri().authority().cloned().map(Some);
-        let headers = request.headers().get_all(header::HOST);
-        let headers = headers.iter().map(|host| Authority::try_from(host.as_bytes()).ok());
-        let mut all = named.into_iter().chain(headers);
-        let refused = all.find(|host| host.as_ref().is_none_or(|it| !self.allows(it.host())))?;
+        let refused = names_in(request)
+            .find(|host| host.as_ref().is_none_or(|it| !self.allows(it.host())))?;
         let name = refused.map_or("?".to_owned(), |host| host.host().to_owned());
         Some(name.chars().take(MAX_NAME_CHARS).collect())
     }
@@ -62,6 +68,24 @@ impl AllowedHosts {
 
 /// Maximum length of a name: no DNS name is longer (RFC 1035 §2.3.4).
 const MAX_NAME_CHARS: usize = 255;
+
+/// Returns all names by which a request addresses the server; `None` for an invalid one.
+fn names_in<B>(request: &Request<B>) -> impl Iterator<Item = Option<Authority>> {
+    let named = request.uri().authority().cloned().map(Some);
+    let headers = request.headers().get_all(header::HOST);
+    let headers = headers.iter().map(|host| Authority::try_from(host.as_bytes()).ok());
+    named.into_iter().chain(headers)
+}
+
+/// Returns `host` in lower case, without the dot that ends an absolute name.
+fn normalized(host: &str) -> String {
+    host.trim_end_matches('.').to_ascii_lowercase()
+}
+
+/// Returns true if `host` means this machine, as a name that no page can have for its own.
+fn means_this_machine(host: &str) -> bool {
+    is_loopback(host) || is_name_of_this_machine(host)
+}
 
 /// Returns true if `host` is a loopback name or address.
 pub fn is_loopback(host: &str) -> bool {
@@ -121,6 +145,34 @@ mod tests {
         }
         assert!(hosts(&["*"], "::1").allows("evil.example"));
         assert!(!hosts(&[" "], "::ffff:127.0.0.1").allows("evil.example"));
+    }
+
+    #[test]
+    fn a_server_is_this_machines_until_it_has_another_name() {
+        let is_local = |names: &[&str], bound_to| hosts(names, bound_to).is_local();
+        assert!(is_local(&[], "127.0.0.1") && is_local(&["LocalHost", "a.localhost"], "::1"));
+        assert!(is_local(&["host.docker.internal", "127.77.0.1"], "127.0.0.1"));
+        assert!(!is_local(&["llm.example"], "127.0.0.1") && !is_local(&["*"], "127.0.0.1"));
+        assert!(!is_local(&[], "0.0.0.0"));
+    }
+
+    #[test]
+    fn only_this_machines_names_are_asked_locally() {
+        let local = |host: &str| {
+            let request = Request::get("/").header("host", host);
+            AllowedHosts::is_asked_locally(&request.body(()).unwrap())
+        };
+        for host in
+            ["localhost:8080", "127.0.0.1", "[::1]:80", "host.docker.internal", "LOCALHOST."]
+        {
+            assert!(local(host), "{host}");
+        }
+        for host in ["evil.example", "10.0.0.1", "a b", "localhost.evil.example"] {
+            assert!(!local(host), "{host}");
+        }
+        let named = Request::get("http://evil.example/").header("host", "localhost");
+        assert!(!AllowedHosts::is_asked_locally(&named.body(()).unwrap()));
+        assert!(AllowedHosts::is_asked_locally(&Request::get("/").body(()).unwrap()));
     }
 
     #[test]

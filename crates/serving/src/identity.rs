@@ -275,6 +275,12 @@ impl Identity {
         }
     }
 
+    /// Returns the same client, which counts as one on this machine only if `is_direct`: if nothing
+    /// says that its request comes from elsewhere.
+    pub fn local_if(self, is_direct: bool) -> Self {
+        Self { is_local: self.is_local && is_direct, ..self }
+    }
+
     /// Returns the same client, if it has no key, as the tenant that a gateway calls `name`.
     pub fn with_fairness_id(self, name: &[u8]) -> Self {
         match self.key {

@@ -21,6 +21,12 @@ const MAX_FAIRNESS_ID_BYTES: usize = 256;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeerAddress(pub IpAddr);
 
+/// Returns true if a request with `headers` has come through a proxy, as most of them tell (RFC
+/// 9110, section 7.6.3; RFC 7239).
+pub fn is_forwarded(headers: &HeaderMap) -> bool {
+    [FORWARDED_FOR, "forwarded", "via"].iter().any(|name| headers.contains_key(*name))
+}
+
 /// Returns the network that counts as one client: an IPv4 address, or the /64 of an IPv6
 /// subscriber.
 pub fn network(address: IpAddr) -> IpAddr {
@@ -57,6 +63,11 @@ impl TrustedProxies {
     /// Trusts proxies with addresses in `ranges`.
     pub fn new(ranges: Vec<TrustedProxy>) -> Self {
         Self(ranges)
+    }
+
+    /// Returns true if no proxy is trusted.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// Returns true if `address` is a trusted proxy's. To a socket of `::`, an IPv4 proxy has a

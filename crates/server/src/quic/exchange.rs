@@ -141,6 +141,9 @@ impl Exchange {
         }
         // Wrong keys count, so that the key is looked at once: the tunnel passes on what was found.
         let known = app.identify(&head.headers, Some(self.session.peer()));
+        // A tunnelled request has no Host: its session's name is this machine's only on a server
+        // that has no others.
+        let known = known.map(|identity| identity.local_if(app.config.is_local()));
         match (head.channel, known) {
             (None, Err(error)) => {
                 let nobody = Identity::default(); // nothing of its body is taken

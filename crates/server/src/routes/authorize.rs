@@ -9,6 +9,7 @@ use axum::response::Response;
 use http::Request as HttpRequest;
 
 use crate::app::App;
+use crate::hosts::AllowedHosts;
 use crate::rate_headers::add_rate_headers;
 use loquent_serving::auth::EarlyIdentity;
 use loquent_serving::error::ApiError;
@@ -40,7 +41,9 @@ pub async fn authorize(
 pub fn identify(app: &App, request: &HttpRequest<Body>) -> Result<Identity, ApiError> {
     let identity = match request.extensions().get() {
         Some(EarlyIdentity(known)) => known.clone(),
-        None => app.identify(request.headers(), request.extensions().get().copied()),
+        None => app
+            .identify(request.headers(), request.extensions().get().copied())
+            .map(|identity| identity.local_if(AllowedHosts::is_asked_locally(request))),
     }?;
     identity.check_scope(request.method(), request.uri().path())?;
     Ok(identity)

@@ -9,6 +9,7 @@ use axum::response::Response;
 use http::{Method, Request};
 
 use crate::app::App;
+use crate::routes::ui_stream::without_tokens;
 use loquent_serving::error::ApiError;
 use loquent_serving::identity::Identity;
 use loquent_serving::request_log::{OtherLine, REQUEST_ID_HEADER, RequestId};
@@ -40,7 +41,7 @@ pub async fn observe(
             request: id.clone(),
             key: response.extensions().get::<Identity>().and_then(|who| who.key.clone()),
             method,
-            path,
+            path: without_tokens(&path),
             status,
             error: response.extensions().get::<ApiError>().map(ApiError::label),
             took: Some(app.clock.now().saturating_sub(arrived)),

@@ -80,12 +80,14 @@ impl Intake {
     }
 }
 
-/// Returns the owner of idempotency keys of `identity`: its tenant and key, or the reader of a
-/// browser token, whose next token is another text and the same reader.
+/// Returns the owner of idempotency keys of `identity`: its tenant, and the reader of a browser
+/// token or, on a server without keys, what the client sends as its `key`. An owner's next key or
+/// token is another text and the same owner.
 fn asker_of(identity: &Identity, key: Option<&HeaderValue>) -> Vec<u8> {
     let tenant = identity.tenant.0.to_le_bytes();
-    let of_tenant = match identity.token_salt() {
+    let of_tenant: &[u8] = match identity.token_salt() {
         Some(reader) => reader.as_bytes(),
+        None if identity.key.is_some() => &[],
         None => key.map_or(&[][..], HeaderValue::as_bytes),
     };
     [&tenant[..], of_tenant].concat()
@@ -133,6 +135,17 @@ mod tests {
         let bearer = HeaderValue::from_static("Bearer k");
         let key = |text| asker_of(&Identity::of_key(ApiKey::unnamed(text).into()), Some(&bearer));
         assert_ne!(key("a"), key("b"));
+        let subject = |name: &str, text: &'static str| {
+            let owner = ApiKey { name: Some(name.into()), ..ApiKey::unnamed("") };
+            asker_of(&Identity::of_key(owner.into()), Some(&HeaderValue::from_static(text)))
+        };
+        let ann = subject("jwt:ann", "Bearer eyJ1");
+        assert_eq!(
+            ann,
+            subject("jwt:ann", "Bearer eyJ2"),
+            "a refreshed token of an identity provider"
+        );
+        assert_ne!(ann, subject("jwt:bob", "Bearer eyJ1"));
         let token = |reader: &str, text: &'static str| {
             let scope = TokenScope { cache_salt: reader.into() };
             let identity = Identity::of_token(&ApiKey::unnamed("a"), scope);

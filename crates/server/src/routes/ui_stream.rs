@@ -34,6 +34,8 @@ const RUN_HEADER: HeaderName = HeaderName::from_static("x-workflow-run-id");
 /// Prefixes of run ids: of an answer that is a message of its own, and of one that extends the
 /// previous message.
 const RUN_PREFIXES: [&str; 2] = ["run-", "more-"];
+/// Hexadecimal digits of an answer's id, which its token follows in a run id.
+const ID_DIGITS: usize = 32;
 
 type Shared = State<Arc<App>>;
 
@@ -81,7 +83,7 @@ async fn name_answer(
 }
 
 fn chat(app: &App, identity: &Identity, id: &str) -> Result<ChosenId, ApiError> {
-    ChosenId::new(&app.config.allowed_hosts, identity, id)
+    ChosenId::new(&app.config, identity, id)
 }
 
 /// `GET /v1/ui/chat/{id}/stream`: replays the answer from its beginning, or returns 204 if a chat's
@@ -156,6 +158,19 @@ fn run_answer(id: &str) -> Option<NamedAnswer> {
     Some(NamedAnswer::begun(handle).continuing(continues))
 }
 
+/// Returns `path` as a log may show it: each run id in it ends before its token, with which anybody
+/// could read the answer.
+pub fn without_tokens(path: &str) -> String {
+    let shown: Vec<&str> = path.split('/').map(without_token).collect();
+    shown.join("/")
+}
+
+fn without_token(segment: &str) -> &str {
+    let prefix = RUN_PREFIXES.into_iter().find(|prefix| segment.starts_with(prefix));
+    let cut = prefix.and_then(|prefix| segment.get(..prefix.len() + ID_DIGITS));
+    cut.unwrap_or(segment)
+}
+
 fn stream(app: &App, inbox: EventsInbox, skipped: u64, named: NamedAnswer) -> Response {
     let writer = UiWriter::new(named.continues, skipped);
     let reader = UiReader { reader: LogReader::new(inbox, writer), named };
@@ -189,5 +204,27 @@ impl EventSource for UiReader {
 
     fn heartbeat(&self) -> Bytes {
         self.reader.heartbeat()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_logged_path_has_no_token() {
+        let (id, token) = ("0a".repeat(16), "f7".repeat(16));
+        let handle = AnswerHandle::parse(&id, &token).unwrap();
+        for continues in [false, true] {
+            let run = run_id(&handle, continues);
+            for end in ["", "/stream", "/unknown"] {
+                let shown = without_tokens(&format!("/v1/ui/chat/{run}{end}"));
+                assert!(shown.contains(&id) && shown.ends_with(end), "{shown}");
+                assert!(!shown.contains(&handle.token_hex()), "{shown}");
+            }
+        }
+        for path in ["/", "/v1/ui/chat/run-a/stream", "/v1/chat/completions", "/run-\u{e9}"] {
+            assert_eq!(without_tokens(path), path);
+        }
     }
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http_body_util::BodyExt;
 use http_body_util::Full;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use loquent_server::AllowedHosts;
+use loquent_server::{AllowedHosts, TrustedProxies};
 use tokio::net::TcpListener;
 
 use super::harness::*;
@@ -50,6 +50,47 @@ async fn names_that_the_operator_lists_are_answered() {
     let mut open = Server::start_on(open, |_| {}).await;
     open.address = ([127, 0, 0, 1], port).into();
     assert_eq!(open.get("/v1/models", &[("host", "any.example")]).await.0, 200);
+}
+
+/// Without a list of names any is answered, also one that a page has pointed at this machine.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rebound_name_is_not_this_machine() {
+    let open = TcpListener::bind("0.0.0.0:0").await.unwrap();
+    let port = open.local_addr().unwrap().port();
+    let mut server = Server::start_on(open, |_| {}).await;
+    server.address = ([127, 0, 0, 1], port).into();
+    for (host, is_refused) in [("evil.example", true), ("localhost", false), ("127.0.0.1", false)] {
+        assert_eq!(unload(&server, &[("host", host)]).await == 403, is_refused, "{host}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_proxy_passes_on_is_not_of_this_machine() {
+    let server = Server::start(limits()).await;
+    assert_ne!(unload(&server, &[]).await, 403);
+    assert_eq!(server.get("/v1/chat/completions", &[]).await.0, 200);
+    for header in [("x-forwarded-for", "127.0.0.1"), ("forwarded", "for=_a"), ("via", "1.1 a")] {
+        assert_eq!(unload(&server, &[header]).await, 403, "{header:?}");
+    }
+    let named = Server::start_with(|config| {
+        config.http.allowed_hosts = AllowedHosts::new(["llm.example".to_owned()]);
+    })
+    .await;
+    let trusting = Server::start_with(|config| {
+        config.http.trusted_proxies = TrustedProxies::new(vec!["10.0.0.1".parse().unwrap()]);
+    })
+    .await;
+    let public = [("host", "llm.example")];
+    assert_eq!(unload(&named, &public).await, 403);
+    assert_eq!(named.get("/v1/chat/completions", &public).await.0, 403, "a list of all chats");
+    assert_eq!(trusting.get("/v1/chat/completions", &[]).await.0, 403);
+    assert_ne!(unload(&named, &[]).await, 403, "by one of this machine's own names");
+}
+
+/// The status for a client without a key that wants to unload a model.
+async fn unload(server: &Server, headers: &[(&str, &str)]) -> u16 {
+    let body = r#"{"model": "none"}"#;
+    exchange(server.connect().await, "POST", "/v1/models/unload", headers, body).await.0
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

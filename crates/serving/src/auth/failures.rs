@@ -17,6 +17,13 @@ const MAX_ADDRESSES: usize = 4096;
 pub struct FailedAttempts(HashMap<IpAddr, MinuteBudget>);
 
 impl FailedAttempts {
+    /// Returns the time for which `address` should wait at `now` because it has sent too many wrong
+    /// keys.
+    pub fn wait_of(&self, address: IpAddr, now: Duration) -> Option<Duration> {
+        let wait = self.0.get(&address)?.wait_for(1, now);
+        (!wait.is_zero()).then_some(wait)
+    }
+
     /// Records a wrong key from `address` at `now`. Returns the time for which the address should
     /// wait if it has sent too many.
     pub fn on_wrong_key(&mut self, address: IpAddr, now: Duration) -> Option<Duration> {
@@ -53,8 +60,11 @@ mod tests {
     fn an_address_waits_after_many_wrong_keys_and_others_do_not() {
         let mut failures = FailedAttempts::default();
         let all = WRONG_KEYS_PER_MINUTE as usize;
+        assert_eq!(failures.wait_of(address(1), Duration::ZERO), None);
         assert!((0..all).all(|_| failures.on_wrong_key(address(1), Duration::ZERO).is_none()));
         let wait = failures.on_wrong_key(address(1), Duration::ZERO).unwrap();
+        assert_eq!(failures.wait_of(address(1), Duration::ZERO), Some(wait));
+        assert_eq!(failures.wait_of(address(1), wait), None);
         assert_eq!(failures.on_wrong_key(address(2), Duration::ZERO), None);
         assert_eq!(failures.on_wrong_key(address(1), wait), None);
     }

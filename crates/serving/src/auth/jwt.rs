@@ -4,6 +4,7 @@
 //! The provider's public keys are a JSON Web Key Set (RFC 7517) in a file or at a URL. They are
 //! read again periodically, and soon after a token names a key that is not among them.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, Once, RwLock};
 use std::time::Duration;
@@ -22,7 +23,7 @@ use serde_json::Value;
 use tokio::sync::Notify;
 
 use super::subjects::Subjects;
-use crate::identity::ApiKey;
+use crate::identity::{ApiKey, KeyDigest};
 
 /// Maximum bytes of a token.
 const MAX_TOKEN_BYTES: usize = 8 << 10;
@@ -38,6 +39,8 @@ const LEEWAY_S: u64 = 30;
 const READ_FILE_EVERY: Duration = Duration::from_secs(5);
 /// Interval at which a URL is fetched again.
 const FETCH_EVERY: Duration = Duration::from_secs(10 * 60);
+/// Maximum number of accepted tokens that are remembered.
+const MAX_ACCEPTED: usize = 8192;
 /// Minimum time between two readings, however many tokens name unknown keys.
 const FETCH_GAP: Duration = Duration::from_secs(30);
 
@@ -80,6 +83,8 @@ pub(crate) struct JwtVerification {
     config: JwtConfig,
     keys: RwLock<Arc<Vec<PublicKey>>>,
     subjects: Mutex<Subjects>,
+    /// Digests of tokens that were accepted.
+    accepted: Mutex<HashSet<KeyDigest>>,
     /// Notified when a token names a key that is not known.
     unknown_key: Notify,
 }
@@ -170,7 +175,8 @@ impl JwtVerification {
         );
         install_ring();
         let keys = RwLock::new(Arc::new(config.source.read()?));
-        Ok(Self { config, keys, subjects: Mutex::default(), unknown_key: Notify::new() })
+        let (subjects, accepted) = (Mutex::default(), Mutex::default());
+        Ok(Self { config, keys, subjects, accepted, unknown_key: Notify::new() })
     }
 
     /// Returns the client whom `token` names.
@@ -203,6 +209,21 @@ impl JwtVerification {
             self.unknown_key.notify_one();
         }
         outcome
+    }
+
+    /// Returns true if the token with this digest was accepted lately. It may be invalid by now.
+    pub fn has_accepted(&self, digest: &KeyDigest) -> bool {
+        self.accepted.lock().expect(UNPOISONED).contains(digest)
+    }
+
+    /// Remembers an accepted token.
+    pub fn note_accepted(&self, digest: KeyDigest) {
+        let mut accepted = self.accepted.lock().expect(UNPOISONED);
+        if accepted.len() >= MAX_ACCEPTED && !accepted.contains(&digest) {
+            // Those still in use come back with their next request.
+            accepted.clear();
+        }
+        accepted.insert(digest);
     }
 
     /// Returns what a token signed with `algorithm` must have; `None` for other algorithms than

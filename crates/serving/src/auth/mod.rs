@@ -163,7 +163,8 @@ impl ApiKeys {
     /// # Errors
     /// 401 if the server has keys and the header holds none of them or an expired one; 429 if the
     /// address has sent many wrong keys. A valid key is accepted even then, since clients may share
-    /// an address.
+    /// an address; a token of an identity provider only if it has been accepted before, since
+    /// signatures cost too much to check them for everybody who asks.
     pub fn identify(
         &self,
         authorization: Option<&[u8]>,
@@ -180,13 +181,22 @@ impl ApiKeys {
                 "This server requires an API key. Send it as 'Authorization: Bearer KEY'.";
             return Err(ApiError::unauthorized(message));
         };
-        if let Some(key) = table.find(&digest_of(given)) {
+        let digest = digest_of(given);
+        if let Some(key) = table.find(&digest) {
             check_current(key, unix_s)?;
             return Ok(Identity::of_key(key.clone()));
         }
         if let Some(jwt) = self.0.jwt.as_ref().filter(|_| is_jwt(given)) {
+            if !jwt.has_accepted(&digest)
+                && let Some(wait) = self.failures().wait_of(network(address), now)
+            {
+                return Err(too_many_wrong_keys(wait));
+            }
             return match jwt.verify(given) {
-                Ok(key) => Ok(Identity::of_key(key)),
+                Ok(key) => {
+                    jwt.note_accepted(digest);
+                    Ok(Identity::of_key(key))
+                }
                 // It is the client's own: nobody guesses.
                 Err(JwtRefusal::Invalid(why)) => {
                     Err(ApiError::unauthorized(format!("The token is not valid: {why}.")))
@@ -239,11 +249,7 @@ impl ApiKeys {
             None => ApiError::unauthorized(
                 "The API key is not valid. Check the key that your client sends.",
             ),
-            Some(wait) => {
-                let message = "Too many wrong API keys came from this address. Check the key that \
-                               your client sends.";
-                ApiError::rate_limited(message, LimitedRate::Requests, wait.as_secs() + 1)
-            }
+            Some(wait) => too_many_wrong_keys(wait),
         }
     }
 
@@ -344,6 +350,12 @@ impl SharedKeys {
         }
         Ok(keys)
     }
+}
+
+fn too_many_wrong_keys(wait: Duration) -> ApiError {
+    let message = "Too many wrong API keys came from this address. Check the key that your client \
+                   sends.";
+    ApiError::rate_limited(message, LimitedRate::Requests, wait.as_secs() + 1)
 }
 
 /// # Errors

@@ -7,6 +7,7 @@ use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
 use serde_json::json;
 
 use super::*;
+use crate::auth::ApiKeys;
 use crate::clock::unix_time_s;
 
 /// An identity provider with one key.
@@ -60,14 +61,17 @@ fn but(changes: &Value) -> Value {
     claims
 }
 
-fn verification(keys: &Value) -> JwtVerification {
+fn config(keys: &Value) -> JwtConfig {
     let text = json!({"keys": keys}).to_string();
-    JwtVerification::load(JwtConfig {
+    JwtConfig {
         source: KeySetSource::Url("test".into(), Arc::new(move |_| Ok(text.clone()))),
         audiences: vec!["loquent".into(), "chat".into()],
         issuer: Some("https://id.example".into()),
-    })
-    .unwrap()
+    }
+}
+
+fn verification(keys: &Value) -> JwtVerification {
+    JwtVerification::load(config(keys)).unwrap()
 }
 
 fn why(verification: &JwtVerification, token: &str) -> String {
@@ -146,6 +150,26 @@ fn nothing_is_accepted_without_the_providers_signature() {
     }
     let nameless = provider.token_with(&json!({"alg": "ES256"}), &claims());
     assert_eq!(why(&all, &nameless), "jwt:ann", "each key is tried for a token that names none");
+}
+
+#[test]
+fn an_address_with_many_wrong_keys_waits_before_a_new_token_is_checked() {
+    let provider = Provider::new("k1");
+    let keys = ApiKeys::load(&[], None, Some(config(&json!([provider.jwk()])))).unwrap();
+    let enter = |token: &str, address: [u8; 4]| {
+        let header = format!("Bearer {token}");
+        let entered = keys.identify(Some(header.as_bytes()), address.into(), Duration::ZERO, 0);
+        entered.map_or_else(|error| error.status(), |_| 200)
+    };
+    let (here, elsewhere) = ([192, 0, 2, 1], [192, 0, 2, 2]);
+    let (known, new) = (provider.token(&claims()), provider.token(&but(&json!({"sub": "bob"}))));
+    assert_eq!(enter(&known, here), 200);
+    for n in 0..60 {
+        assert_eq!(enter(&format!("wrong{n}"), here), 401);
+    }
+    assert_eq!(enter(&new, here), 429);
+    assert_eq!(enter(&known, here), 200, "others may share the address");
+    assert_eq!(enter(&new, elsewhere), 200);
 }
 
 /// The example of RFC 7515, appendix A.2: its signature is right, and it has expired in 2011.
