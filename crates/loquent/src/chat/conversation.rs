@@ -27,7 +27,6 @@ struct Conversation<'a, W> {
     dialogue: &'a mut Dialogue,
     screen: &'a mut Screen<W>,
     last_prompt: Option<String>,
-    last_reasoning: String,
 }
 
 /// Reads messages and prints answers until the input ends or `/quit`. `stop` creates a future that
@@ -41,8 +40,7 @@ pub async fn converse<W: Write, S: Future<Output = ()>>(
     screen: &mut Screen<W>,
     stop: impl Fn() -> S,
 ) -> anyhow::Result<()> {
-    let (last_prompt, last_reasoning) = (None, String::new());
-    let mut conversation = Conversation { dialogue, screen, last_prompt, last_reasoning };
+    let mut conversation = Conversation { dialogue, screen, last_prompt: None };
     while let Some(text) = lines::message(lines)? {
         match conversation.next(text).await? {
             Next::Ask(prompt) => {
@@ -68,7 +66,7 @@ impl<W: Write> Conversation<'_, W> {
                     self.screen.note("There is no question to ask again.")?;
                     return Ok(Next::Wait);
                 };
-                self.dialogue.forget(&prompt);
+                self.dialogue.forget();
                 return Ok(Next::Ask(prompt));
             }
             Some(command) => {
@@ -91,7 +89,6 @@ impl<W: Write> Conversation<'_, W> {
             Ok(answer) => {
                 self.screen.note(&after_answer(&answer))?;
                 self.screen.space()?;
-                self.last_reasoning = answer.reasoning;
             }
             Err(AskError::Screen(error)) => return Err(error.into()),
             Err(error) => {
@@ -133,10 +130,10 @@ impl<W: Write> Conversation<'_, W> {
             }
             SlashCommand::Copy => self.copy(|answer| Some(answer.to_owned()))?,
             SlashCommand::CopyCode => self.copy(commands::last_code)?,
-            SlashCommand::Thoughts if self.last_reasoning.is_empty() => {
+            SlashCommand::Thoughts if self.dialogue.last_reasoning().is_empty() => {
                 "The last answer came without reasoning.".to_owned()
             }
-            SlashCommand::Thoughts => self.last_reasoning.trim().to_owned(),
+            SlashCommand::Thoughts => self.dialogue.last_reasoning().trim().to_owned(),
             SlashCommand::Unknown(name) => {
                 bail!("{name} is not a command like this; /help lists them")
             }
@@ -185,7 +182,7 @@ impl<W: Write> Conversation<'_, W> {
 
     /// Copies a part of the last answer to the clipboard.
     fn copy(&mut self, part: impl Fn(&str) -> Option<String>) -> anyhow::Result<String> {
-        let Some((_, answer)) = self.dialogue.turns().last() else {
+        let Some(answer) = self.dialogue.last_text() else {
             bail!("there is no answer to copy");
         };
         let Some(text) = part(answer) else { bail!("the last answer has no block of code") };
