@@ -32,7 +32,7 @@ use loquent_openai::http::HttpClient;
 use crate::trust::TrustArgs;
 use crate::via_args::TwoNetworksArgs;
 
-pub use answer::{AnswerEnd, AskError, TimedAnswer};
+pub use answer::{AnswerEnd, AskError, StoppedError, TimedAnswer};
 pub use arriving::AnswerPart;
 pub use commands::SlashCommand;
 pub use conversation::converse;
@@ -98,7 +98,7 @@ pub struct ChatArgs {
 ///
 /// # Errors
 /// If the server cannot be reached or refuses the request, or the answer to a single question is
-/// cut off or stopped. In a conversation such an answer is reported and the conversation continues.
+/// cut off or stopped ([`StoppedError`]). In a conversation such an answer is reported and the conversation continues.
 pub async fn run(args: ChatArgs) -> anyhow::Result<()> {
     let question = question(&args.prompt)?;
     // An environment variable set to nothing counts as not set.
@@ -208,7 +208,7 @@ async fn answer_once(
     screen.end_line()?;
     let answer = asked?;
     if answer.ending == AnswerEnd::Stopped {
-        bail!("the answer was stopped");
+        return Err(StoppedError.into());
     }
     if screen.style().terminal {
         screen.note(&answer.summary())?;
