@@ -22,7 +22,7 @@ mod transcript;
 mod wrap;
 
 use std::future::Future;
-use std::io::{ErrorKind, IsTerminal, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
 
 use anyhow::{Context, bail};
 use loquent_client::{Client, ClientError, Config, openai};
@@ -202,10 +202,16 @@ async fn answer_once(
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     let asked = dialogue.ask(prompt, stop, &mut |part| screen.show(part)).await;
-    if matches!(&asked, Err(AskError::Screen(error)) if error.kind() == ErrorKind::BrokenPipe) {
-        return Ok(()); // The reader has closed the pipe, as `| head` does when it has enough.
+    // The reader may close the pipe, as `| head` does when it has enough.
+    let is_left = |error: &io::Error| error.kind() == ErrorKind::BrokenPipe;
+    if matches!(&asked, Err(AskError::Screen(error)) if is_left(error)) {
+        return Ok(());
     }
-    screen.end_line()?;
+    match screen.end_line() {
+        // It may do so even between the answer and the end of its line.
+        Err(error) if is_left(&error) => {}
+        ended => ended?,
+    }
     let answer = asked?;
     if answer.ending == AnswerEnd::Stopped {
         return Err(StoppedError.into());
