@@ -10,6 +10,7 @@ mod commands;
 mod completion;
 mod conversation;
 mod dialogue;
+mod ending;
 mod files;
 mod lines;
 mod options;
@@ -154,6 +155,7 @@ pub(crate) async fn talk(
     dialogue.system = args.system.clone();
     dialogue.parameters.set("max_tokens", args.max_tokens);
     args.attached()?.into_iter().for_each(|file| dialogue.attach(file));
+    ending::restore_terminal_at_end()?;
     let style = Style::of_terminal(std::io::stdout().is_terminal());
     let mut screen = Screen::new(std::io::stdout(), style).with_reasoning(args.reasoning);
     if !args.plain {
