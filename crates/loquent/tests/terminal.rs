@@ -208,6 +208,26 @@ fn reasoning_is_seen_while_it_arrives() {
 }
 
 #[test]
+fn ctrl_c_ends_a_command_to_a_silent_server() {
+    let server = StandIn::start([Reply::full(&["A1"])]);
+    let mut terminal = chat(&server, &["--model", "m"]);
+    terminal.wait_for("/help lists");
+    terminal.type_line("Q1");
+    terminal.wait_for("2 tokens");
+    server.fall_silent();
+    terminal.type_line("/model");
+    let until = Instant::now() + LIMIT;
+    while server.questions().len() < 2 {
+        assert!(Instant::now() < until, "the server is not asked");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    terminal.signal("-INT");
+    terminal.wait_for("stopped");
+    terminal.type_line("/quit");
+    assert!(terminal.ends().success());
+}
+
+#[test]
 fn a_termination_amid_an_answer_leaves_the_terminal_its_echo() {
     let server = StandIn::start([Reply::HangAfter { deltas: in_pieces("content", "so far") }]);
     let mut terminal = chat(&server, &[]);

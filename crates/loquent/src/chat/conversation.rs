@@ -4,7 +4,7 @@ use std::future::Future;
 use std::io::Write;
 use std::path::Path;
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 
 use super::answer::{AskError, TimedAnswer};
 use super::commands::{self, SlashCommand};
@@ -30,7 +30,7 @@ struct Conversation<'a, W> {
 }
 
 /// Reads messages and prints answers until the input ends or `/quit`. `stop` creates a future that
-/// resolves when the current answer should stop.
+/// resolves when the current answer, or command, should stop.
 ///
 /// # Errors
 /// If the input cannot be read or the screen cannot be written. A failed answer is only printed.
@@ -42,7 +42,7 @@ pub async fn converse<W: Write, S: Future<Output = ()>>(
 ) -> anyhow::Result<()> {
     let mut conversation = Conversation { dialogue, screen, last_prompt: None };
     while let Some(text) = lines::message(lines)? {
-        match conversation.next(text).await? {
+        match conversation.next(text, stop()).await? {
             Next::Ask(prompt) => {
                 let quiet = lines.while_answering();
                 conversation.ask(prompt, stop()).await?;
@@ -56,7 +56,7 @@ pub async fn converse<W: Write, S: Future<Output = ()>>(
 }
 
 impl<W: Write> Conversation<'_, W> {
-    async fn next(&mut self, text: String) -> anyhow::Result<Next> {
+    async fn next(&mut self, text: String, stop: impl Future<Output = ()>) -> anyhow::Result<Next> {
         let text = match SlashCommand::parse(&text) {
             None => text,
             Some(SlashCommand::Say(text)) => text,
@@ -70,7 +70,13 @@ impl<W: Write> Conversation<'_, W> {
                 return Ok(Next::Ask(prompt));
             }
             Some(command) => {
-                match self.obey(command).await {
+                let obeyed = tokio::select! {
+                    biased;
+                    // A server may never answer what a command asks of it.
+                    () = stop => Err(anyhow!("stopped")),
+                    obeyed = self.obey(command) => obeyed,
+                };
+                match obeyed {
                     Ok(said) => self.screen.note(&said)?,
                     Err(error) => self.screen.error(&format!("{error:#}"))?,
                 }

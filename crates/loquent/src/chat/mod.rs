@@ -175,7 +175,7 @@ pub(crate) async fn talk(
 }
 
 /// Resolves at the next Ctrl-C; never resolves if the signal cannot be handled.
-async fn interrupt() {
+pub(crate) async fn interrupt() {
     if tokio::signal::ctrl_c().await.is_err() {
         std::future::pending().await
     }
