@@ -21,7 +21,7 @@ Examples:
   loquent tune -m qwen.gguf --quick   takes some seconds; less precise
   loquent serve -m qwen.gguf          uses the saved settings and prints them
 
-Ctrl-C ends the search and saves the best settings so far.";
+Ctrl-C ends the search and saves the best settings so far, unless a profile is there already.";
 
 /// Find the fastest settings for a model on this machine and save them for `loquent serve`
 #[derive(Debug, Args)]
@@ -135,7 +135,11 @@ mod with_engine {
         lab.bar.finish_and_clear();
         let figures = report(&mut lab, &found, &profile);
         let omitted = omissions(&lab, is_cut.then_some(found.trials.len()), limit_s);
-        let kept = if args.no_save { Ok(String::new()) } else { keep(&profile, &path, &args) };
+        let is_cut_short = lab.stopped.load(Ordering::Relaxed);
+        let kept = match args.no_save {
+            true => Ok(String::new()),
+            false => keep(&profile, &path, &args, is_cut_short),
+        };
         print(figures + &omitted)?;
         Ok(print(kept?)?)
     }
@@ -250,10 +254,20 @@ mod with_engine {
         text
     }
 
-    /// Writes the profile and the plot, and returns the lines that say where.
-    fn keep(profile: &Profile, model: &Path, args: &TuneArgs) -> anyhow::Result<String> {
+    /// Writes the profile and the plot, and returns the lines that say where. The profile of a
+    /// search that `is_cut_short` replaces no other.
+    fn keep(
+        profile: &Profile,
+        model: &Path,
+        args: &TuneArgs,
+        is_cut_short: bool,
+    ) -> anyhow::Result<String> {
         let folder = folder(|name| std::env::var(name).ok())
             .context("no folder for the profile; set HOME or LOQUENT_PROFILES")?;
+        if is_cut_short && let Ok(Some((_, former))) = Profile::find(model, &folder) {
+            let former = former.display();
+            return Ok(format!("Not saved: {former} stays, the profile of an earlier search.\n"));
+        }
         let path = profile.save(model, &folder)?;
         let plot = args.plot.clone().unwrap_or_else(|| path.with_extension("svg"));
         let drawn = show::plot(&profile.model, &profile.machine, &profile.steps);
