@@ -216,7 +216,10 @@ fn asked(server: &StandIn) -> Vec<Vec<String>> {
 #[tokio::test]
 async fn a_conversation_remembers_what_was_said_until_reset() {
     let server = StandIn::start([Reply::full(&["A1"]), Reply::full(&["A2"]), Reply::full(&["A3"])]);
-    let lines = ["Q1", "/system short", "Q2", "/reset", "", "//Q3", "/quit", "unread"];
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "text").unwrap();
+    let attach = format!("/file {}", file.path().to_str().unwrap());
+    let lines = ["Q1", "/system short", "Q2", &attach, "/reset", "", "//Q3", "/quit", "unread"];
     let out = conversation(&server, Script::new(&lines)).await;
     assert_eq!(
         asked(&server),

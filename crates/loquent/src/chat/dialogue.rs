@@ -93,9 +93,10 @@ impl Dialogue {
         files::with_files(&std::mem::take(&mut self.attached), question)
     }
 
-    /// Removes all messages. The settings stay.
+    /// Removes all messages and attached files. The settings stay.
     pub fn reset(&mut self) {
         self.turns.clear();
+        self.attached.clear();
         self.last = LastQuestion::default();
     }
 
