@@ -223,3 +223,48 @@ async fn answer_once(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use clap::Parser;
+
+    use super::*;
+    use crate::in_process::{InProcess, InProcessArgs};
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        engine: InProcessArgs,
+    }
+
+    /// A pipe whose reader leaves before the last line's end.
+    struct LeftPipe;
+
+    impl Write for LeftPipe {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            if bytes == b"\n" { Err(ErrorKind::BrokenPipe.into()) } else { Ok(bytes.len()) }
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_reader_may_leave_before_the_last_lines_end() {
+        let cli = Cli::parse_from(["engine", "--simulate", "inf"]);
+        let engine = InProcess::open(cli.engine).await.unwrap();
+        let service = engine.service();
+        let model = service.model().name.clone();
+        let mut dialogue = Dialogue::new(Partner::Engine(service), model);
+        dialogue.parameters.set("max_tokens", Some(4_u32));
+        let style = Style { terminal: false, colour: false, columns: Columns::Unlimited };
+        let mut screen = Screen::new(LeftPipe, style);
+        let line_end = screen.answer("x").and_then(|()| screen.end_line());
+        assert!(line_end.is_err(), "else the rest proves nothing");
+        answer_once(&mut dialogue, "q", &mut screen, pending()).await.unwrap();
+        engine.close().await;
+    }
+}
