@@ -99,7 +99,8 @@ pub struct ChatArgs {
 ///
 /// # Errors
 /// If the server cannot be reached or refuses the request, or the answer to a single question is
-/// cut off or stopped ([`StoppedError`]). In a conversation such an answer is reported and the conversation continues.
+/// cut off or stopped ([`StoppedError`]). In a conversation such an answer is reported and the
+/// conversation continues.
 pub async fn run(args: ChatArgs) -> anyhow::Result<()> {
     let question = question(&args.prompt)?;
     // An environment variable set to nothing counts as not set.
