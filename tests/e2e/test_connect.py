@@ -169,6 +169,8 @@ def test_a_local_key_keeps_other_users_out(start, connect, tmp_path):
     assert file.stat().st_mode & 0o777 == 0o600 and len(local) > 30
     for headers in ({}, {"authorization": "Bearer none"}, {"authorization": "Bearer operators"}):
         assert httpx.get(f"{proxy.url}/v1/models", headers=headers).status_code == 401
+    # As Anthropic's clients send it.
+    assert httpx.get(f"{proxy.url}/v1/models", headers={"x-api-key": local}).status_code == 200
     sdk = openai.OpenAI(base_url=f"{proxy.url}/v1", api_key=local, max_retries=0)
     assert sdk.models.list().data
     direct = openai.OpenAI(base_url=f"{server.url}/v1", api_key="operators", max_retries=0)
@@ -223,6 +225,20 @@ def test_cookies_of_this_machine_stay_on_it(connect):
     assert answered.status_code == 200 and "set-cookie" not in answered.headers
     assert any(headers["x-kept"] == "1" for headers in Curious.seen)
     assert not any("secret" in value for headers in Curious.seen for value in headers.values())
+
+
+def test_the_proxys_key_replaces_those_of_all_clients(connect):
+    Curious.seen.clear()
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Curious) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        proxy = connect(f"http://127.0.0.1:{server.server_port}", "--no-quic", "--api-key", "operators")
+        for name in ("x-api-key", "api-key", "authorization"):
+            sent = {name: "Bearer clients", "x-kept": name}
+            assert httpx.get(f"{proxy.url}/v1/models", headers=sent).status_code == 200
+        server.shutdown()
+    passed = [headers for headers in Curious.seen if "x-kept" in headers]
+    assert [headers["authorization"] for headers in passed] == ["Bearer operators"] * 3
+    assert not any("clients" in value for headers in passed for value in headers.values())
 
 
 def raw_events(url, path, body):

@@ -31,6 +31,8 @@ pub mod verify;
 
 mod error;
 mod expected_time;
+mod stdout;
 
 pub use error::BenchError;
+pub use stdout::print;
 pub use target::Target;

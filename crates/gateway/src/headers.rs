@@ -5,7 +5,7 @@
 //! would apply to this server's own origin.
 
 use http::header::{self, HeaderMap};
-use loquent_openai::headers::end_to_end;
+use loquent_openai::headers::{CREDENTIALS, end_to_end};
 
 use loquent_serving::confine::confine;
 
@@ -38,9 +38,6 @@ const REQUEST_NAMES: [&str; 23] = [
 ];
 const REQUEST_PREFIXES: [&str; 6] =
     ["access-control-", "proxy-", "sec-", "x-envoy-", "x-forwarded-", "x-loquent-"];
-/// Headers that carry API keys or billing accounts in other APIs.
-const CREDENTIALS: [&str; 5] =
-    ["api-key", "openai-organization", "openai-project", "x-api-key", "x-goog-api-key"];
 
 /// Response headers that are not forwarded: browser state and policies for this origin, and
 /// instructions to a reverse proxy before this server.

@@ -56,9 +56,9 @@ use loquent_proto::coalesce::StreamInterval;
 use serde_json::{Map, Value, json};
 use tokio::sync::{oneshot, watch};
 
+use loquent_openai::headers::authorization;
 use loquent_serving::admission::Permit;
 use loquent_serving::api::request::{Endpoint, Request};
-use loquent_serving::auth::authorization;
 use loquent_serving::body::RequestBodies;
 use loquent_serving::clock::Clock;
 use loquent_serving::completion::CompletionConfig;

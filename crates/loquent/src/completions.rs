@@ -1,8 +1,5 @@
 //! `loquent completions`: scripts that complete commands and flags in a shell.
 
-use std::io::{self, ErrorKind, Write};
-
-use anyhow::Context;
 use clap::{Args, Command};
 use clap_complete::Shell;
 
@@ -30,9 +27,6 @@ impl CompletionsArgs {
         // clap's own writer panics where stdout is closed or full.
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut program, name, &mut script);
-        match io::stdout().write_all(&script) {
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-            outcome => outcome.context("cannot write the script"),
-        }
+        Ok(loquent_bench::print(script)?)
     }
 }

@@ -131,10 +131,17 @@ fn main() -> ExitCode {
             logging::write(&format!("{trust_advice}\n"));
         }
     }
-    if has_engine {
-        shutdown::leave(i32::from(outcome.is_err()));
+    match outcome {
+        Ok(_) if has_engine => shutdown::leave(0),
+        Err(error) if has_engine => shutdown::leave(i32::from(failure_status(&error))),
+        Ok(status) => status,
+        Err(error) => ExitCode::from(failure_status(&error)),
     }
-    outcome.unwrap_or(ExitCode::FAILURE)
+}
+
+/// Returns 130 after Ctrl-C, as if the signal had ended the process, and 1 after other failures.
+fn failure_status(error: &anyhow::Error) -> u8 {
+    if error.is::<chat::StoppedError>() { 130 } else { 1 }
 }
 
 /// Parses the arguments, merged with the settings file. Exits the program if they are wrong or ask

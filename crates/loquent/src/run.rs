@@ -13,6 +13,7 @@ use crate::in_process::{InProcess, InProcessArgs};
 use crate::model_args::ModelArgs;
 use crate::models;
 use crate::serve::args::SamplingArgs;
+use crate::shutdown;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -111,8 +112,11 @@ pub async fn run(mut args: RunModelArgs) -> anyhow::Result<()> {
     }
     let dialogue = Dialogue::new(Partner::Engine(service), model);
     let outcome = chat::talk(dialogue, &args.talk, question, &greeting).await;
-    engine.close().await;
-    outcome
+    tokio::select! {
+        () = engine.close() => outcome,
+        // A pass of a large model may take long.
+        () = chat::interrupt() => shutdown::leave(130),
+    }
 }
 
 /// Offers to download a real model if nobody has named one and there is somebody to ask; returns

@@ -167,7 +167,7 @@ fn ctrl_c_stops_a_single_answer() {
     let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(killed.success());
     let output = child.wait_with_output().unwrap();
-    assert!(!output.status.success());
+    assert_eq!(output.status.code(), Some(130), "as after the signal");
     assert!(texts(&output).1.contains("stopped"), "{}", texts(&output).1);
 }
 
@@ -190,9 +190,13 @@ fn dialogue(server: &StandIn) -> Dialogue {
     Dialogue::new(Client::new(Config::new(server.url())).unwrap(), "m".to_owned())
 }
 
-async fn conversation(server: &StandIn, mut script: Script) -> String {
+async fn conversation(server: &StandIn, script: Script) -> String {
+    conversation_on(PLAIN, server, script).await
+}
+
+async fn conversation_on(style: Style, server: &StandIn, mut script: Script) -> String {
     let mut out = Vec::new();
-    let mut screen = Screen::new(&mut out, PLAIN);
+    let mut screen = Screen::new(&mut out, style);
     converse(&mut dialogue(server), &mut script, &mut screen, pending).await.unwrap();
     String::from_utf8(out).unwrap()
 }
@@ -212,7 +216,10 @@ fn asked(server: &StandIn) -> Vec<Vec<String>> {
 #[tokio::test]
 async fn a_conversation_remembers_what_was_said_until_reset() {
     let server = StandIn::start([Reply::full(&["A1"]), Reply::full(&["A2"]), Reply::full(&["A3"])]);
-    let lines = ["Q1", "/system short", "Q2", "/reset", "", "//Q3", "/quit", "unread"];
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "text").unwrap();
+    let attach = format!("/file {}", file.path().to_str().unwrap());
+    let lines = ["Q1", "/system short", "Q2", &attach, "/reset", "", "//Q3", "/quit", "unread"];
     let out = conversation(&server, Script::new(&lines)).await;
     assert_eq!(
         asked(&server),
@@ -309,6 +316,39 @@ async fn retry_asks_again_without_the_former_answer() {
     let out = conversation(&server, Script::new(&["/retry", "Q1", "/retry", "/retry"])).await;
     assert_eq!(asked(&server), [["user: Q1"], ["user: Q1"], ["user: Q1"]]);
     assert!(out.contains("no question to ask again") && out.contains("cut off"), "{out}");
+}
+
+#[tokio::test]
+async fn a_retry_takes_back_the_last_questions_answer_alone() {
+    let cut = Reply::Cut { pieces: vec!["ha".into()], clean: true };
+    let server = StandIn::start([Reply::full(&["A1"]), cut, Reply::full(&["A2"])]);
+    conversation(&server, Script::new(&["Q", "Q", "/retry"])).await;
+    assert_eq!(asked(&server)[2], ["user: Q", "assistant: A1", "user: Q"]);
+}
+
+#[tokio::test]
+async fn a_retry_that_fails_costs_no_answer() {
+    let cut = || Reply::Cut { pieces: vec!["ha".into()], clean: true };
+    let replies = [Reply::full(&["A1"]), cut(), cut(), Reply::full(&["A2"])];
+    let server = StandIn::start(replies);
+    conversation(&server, Script::new(&["Q1", "/retry", "/retry", "Q2"])).await;
+    assert_eq!(asked(&server)[2], ["user: Q1"]);
+    assert_eq!(asked(&server)[3], ["user: Q1", "assistant: A1", "user: Q2"]);
+}
+
+#[tokio::test]
+async fn a_cut_off_answer_can_be_copied_and_saved() {
+    let cut = Reply::Cut { pieces: vec!["part".into()], clean: true };
+    let server = StandIn::start([Reply::full(&["A1"]), cut]);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("talk.md");
+    let save = format!("/save {}", file.to_str().unwrap());
+    let terminal = Style { terminal: true, ..PLAIN };
+    let script = Script::new(&["Q1", "Q2", "/copy", &save]);
+    let out = conversation_on(terminal, &server, script).await;
+    assert!(out.contains("\x1b]52;c;cGFydA==\x07"), "{out:?}");
+    let markdown = std::fs::read_to_string(file).unwrap();
+    assert!(markdown.ends_with("## You\n\nQ2\n\n## m (cut off)\n\npart\n"), "{markdown}");
 }
 
 #[tokio::test]

@@ -202,6 +202,22 @@ async fn the_command_line_reports_exact_counts() {
 }
 
 #[test]
+fn a_reader_that_leaves_costs_no_report() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("report.json");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_loquent"));
+    command.args(["bench", "engine", "--simulate", "inf", "-n", "2", "--max-tokens", "4"]);
+    command.arg("--json").arg(&file).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !stderr.contains("panicked"), "{stderr}");
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    assert!(report["groups"][0]["median"].is_object(), "{report}");
+}
+
+#[test]
 fn short_help_of_each_benchmark_fits_two_screens() {
     let mut command = BenchCli::command();
     command.build();

@@ -14,6 +14,7 @@ use crate::hub_stand_in;
 #[cfg(feature = "llama")]
 use crate::process::bundled;
 use nix::pty::{Winsize, openpty};
+use nix::sys::termios::{LocalFlags, tcgetattr};
 use serde_json::{Value, json};
 
 const COLUMNS: NonZero<u16> = NonZero::new(50).unwrap();
@@ -114,9 +115,9 @@ impl OnTerminal {
         panic!("{text} is not on the screen:\n{}", screen.contents());
     }
 
-    fn interrupt(&self) {
+    fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+        assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
     }
 
     fn ends(mut self) -> ExitStatus {
@@ -199,11 +200,46 @@ fn reasoning_is_seen_while_it_arrives() {
     terminal.type_line("Well?");
     let shown = terminal.wait_for("what they mean.");
     assert!(shown.contains("Thinking…") && shown.contains("│ First I have"), "{shown}");
-    terminal.interrupt();
+    terminal.signal("-INT");
     let shown = terminal.wait_for("stopped");
     assert!(shown.contains("Thought for") && !shown.contains("First I"), "{shown}");
     terminal.type_line("/quit");
     assert!(terminal.ends().success());
+}
+
+#[test]
+fn ctrl_c_ends_a_command_to_a_silent_server() {
+    let server = StandIn::start([Reply::full(&["A1"])]);
+    let mut terminal = chat(&server, &["--model", "m"]);
+    terminal.wait_for("/help lists");
+    terminal.type_line("Q1");
+    terminal.wait_for("2 tokens");
+    server.fall_silent();
+    terminal.type_line("/model");
+    let until = Instant::now() + LIMIT;
+    while server.questions().len() < 2 {
+        assert!(Instant::now() < until, "the server is not asked");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    terminal.signal("-INT");
+    terminal.wait_for("stopped");
+    terminal.type_line("/quit");
+    assert!(terminal.ends().success());
+}
+
+#[test]
+fn a_termination_amid_an_answer_leaves_the_terminal_its_echo() {
+    let server = StandIn::start([Reply::HangAfter { deltas: in_pieces("content", "so far") }]);
+    let mut terminal = chat(&server, &[]);
+    terminal.wait_for("/help lists");
+    terminal.type_line("Well?");
+    terminal.wait_for("so far");
+    let keyboard = terminal.keyboard.try_clone().unwrap();
+    let echoes = || tcgetattr(&keyboard).unwrap().local_flags.contains(LocalFlags::ECHO);
+    assert!(!echoes());
+    terminal.signal("-TERM");
+    assert_eq!(terminal.ends().code(), Some(143));
+    assert!(echoes());
 }
 
 #[test]

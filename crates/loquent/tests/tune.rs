@@ -2,7 +2,8 @@
 #![cfg(feature = "llama")]
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use loquent::profile::{Profile, TunedSettings};
 use serde_json::Value;
@@ -70,6 +71,33 @@ fn no_time_or_no_model_keeps_nothing() {
         assert!(text(&done.stderr).contains(message), "{}", text(&done.stderr));
     }
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_search_that_is_stopped_replaces_no_profile() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = tune(folder.path(), &["--quick", "--max-batch-size", "2", "--max-time-s", "20"]);
+    assert!(first.status.success(), "{}", text(&first.stderr));
+    let profile = || {
+        let files = std::fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().path());
+        let mut profiles = files.filter(|path| path.extension().is_some_and(|it| it == "toml"));
+        std::fs::read(profiles.next().unwrap()).unwrap()
+    };
+    let before = profile();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_loquent"));
+    command.env("LOQUENT_PROFILES", folder.path()).args(["tune", "--max-batch-size", "2"]);
+    let stopped = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // Enough for a few settings, not for all.
+    std::thread::sleep(Duration::from_secs(5));
+    let pid = stopped.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    let stopped = stopped.wait_with_output().unwrap();
+    let (out, err) = (text(&stopped.stdout), text(&stopped.stderr));
+    match stopped.status.success() {
+        true => assert!(out.contains("Not saved: "), "{out}{err}"),
+        false => assert!(err.contains("no setting could be measured"), "{out}{err}"),
+    }
+    assert_eq!(profile(), before);
 }
 
 #[test]

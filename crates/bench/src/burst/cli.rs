@@ -9,8 +9,8 @@ use loquent_sim::burst::ContentRule;
 
 use super::report::BurstTable;
 use super::run::{BurstRun, prepare};
-use crate::BenchError;
 use crate::expected_time::about;
+use crate::{BenchError, print};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -107,12 +107,11 @@ impl BurstArgs {
                 table.add(prepared.play(readers).await?);
             }
         }
+        let saved = json.map_or(Ok(()), |path| table.write(&path));
         if !quiet {
-            print!("{}", table.text());
+            print(table.text())?;
         }
-        if let Some(path) = json {
-            table.write(&path)?;
-        }
+        saved?;
         Ok(if table.largest().is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 

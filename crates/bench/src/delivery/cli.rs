@@ -9,9 +9,9 @@ use loquent_sim::channel::Channel;
 use super::plan::{DeliveryPlan, DeliveryReportPaths, DeliveryScheme};
 use super::report::{DeliveryLimits, DeliveryReport};
 use super::{run, sse};
-use crate::BenchError;
 use crate::expected_time::about;
 use crate::link::options::{parse_loss, parse_rate_kbps};
+use crate::{BenchError, print};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -141,10 +141,11 @@ impl DeliveryArgs {
             Ok(DeliveryReport::new(plan, trials, targets))
         })
         .await??;
+        let saved = report.write(&outputs);
         if !outputs.quiet {
-            print!("{}", report.table());
+            print(report.table())?;
         }
-        report.write(&outputs)?;
+        saved?;
         Ok(if report.good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 

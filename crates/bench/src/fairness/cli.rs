@@ -9,11 +9,11 @@ use clap::Args;
 use super::plan::{DownloadControl, FairnessCase, FairnessPlan};
 use super::report::FairnessReport;
 use super::run;
-use crate::BenchError;
 use crate::delivery::plan::DeliveryScheme;
 use crate::delivery::sse;
 use crate::expected_time::about;
 use crate::link::options::{parse_bytes, parse_rate_kbps};
+use crate::{BenchError, print};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -126,10 +126,11 @@ impl FairnessArgs {
             Ok(FairnessReport::new(plan, trials, min_ratio))
         })
         .await??;
+        let saved = json.map_or(Ok(()), |path| report.write(&path));
         if !quiet {
-            print!("{}", report.table());
+            print(report.table())?;
         }
-        json.map_or(Ok(()), |path| report.write(&path))?;
+        saved?;
         Ok(if report.good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 

@@ -5,12 +5,12 @@ use std::path::Path;
 use loquent_proto::printable::printable;
 use serde_json::{Value, json};
 
-use crate::BenchError;
 use crate::plan::{LoadCase, LoadPlan, ReportPaths};
 use crate::record::RequestRecord;
 use crate::scrape::Series;
 use crate::summary::{Measurement, RunSummary};
 use crate::verify::Findings;
+use crate::{BenchError, print};
 use loquent_sim::stats::median;
 
 mod html;
@@ -153,15 +153,23 @@ fn load_average() -> Option<f64> {
     text.split_whitespace().next()?.parse().ok()
 }
 
-/// Prints the table and writes the requested files.
+/// Writes the requested files and prints the table.
 ///
 /// # Errors
-/// If a file cannot be written.
+/// If a file or standard output cannot be written. The table is printed even without the files.
 pub fn write(report: &LoadReport, outputs: &ReportPaths) -> Result<(), BenchError> {
+    let saved = save(report, outputs);
     if !outputs.quiet {
         // It quotes servers: their models, their errors.
-        print!("{}", printable(&table::render(report)));
+        print(printable(&table::render(report)).as_bytes())?;
     }
+    for line in report.impossible() {
+        eprintln!("refused, impossible token total: {line}");
+    }
+    saved
+}
+
+fn save(report: &LoadReport, outputs: &ReportPaths) -> Result<(), BenchError> {
     let save = |path: &Path, text: String| {
         std::fs::write(path, text).map_err(|error| BenchError::Output {
             path: path.to_owned(),
@@ -176,9 +184,6 @@ pub fn write(report: &LoadReport, outputs: &ReportPaths) -> Result<(), BenchErro
     }
     if let Some(path) = &outputs.html {
         save(path, html::render(report))?;
-    }
-    for line in report.impossible() {
-        eprintln!("refused, impossible token total: {line}");
     }
     Ok(())
 }

@@ -23,6 +23,11 @@ pub enum AskError {
     Screen(#[from] io::Error),
 }
 
+/// The user has stopped the answer to a single question.
+#[derive(Debug, thiserror::Error)]
+#[error("the answer was stopped")]
+pub struct StoppedError;
+
 /// End of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AnswerEnd {

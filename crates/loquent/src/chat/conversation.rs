@@ -4,7 +4,7 @@ use std::future::Future;
 use std::io::Write;
 use std::path::Path;
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 
 use super::answer::{AskError, TimedAnswer};
 use super::commands::{self, SlashCommand};
@@ -27,11 +27,10 @@ struct Conversation<'a, W> {
     dialogue: &'a mut Dialogue,
     screen: &'a mut Screen<W>,
     last_prompt: Option<String>,
-    last_reasoning: String,
 }
 
 /// Reads messages and prints answers until the input ends or `/quit`. `stop` creates a future that
-/// resolves when the current answer should stop.
+/// resolves when the current answer, or command, should stop.
 ///
 /// # Errors
 /// If the input cannot be read or the screen cannot be written. A failed answer is only printed.
@@ -41,10 +40,9 @@ pub async fn converse<W: Write, S: Future<Output = ()>>(
     screen: &mut Screen<W>,
     stop: impl Fn() -> S,
 ) -> anyhow::Result<()> {
-    let (last_prompt, last_reasoning) = (None, String::new());
-    let mut conversation = Conversation { dialogue, screen, last_prompt, last_reasoning };
+    let mut conversation = Conversation { dialogue, screen, last_prompt: None };
     while let Some(text) = lines::message(lines)? {
-        match conversation.next(text).await? {
+        match conversation.next(text, stop()).await? {
             Next::Ask(prompt) => {
                 let quiet = lines.while_answering();
                 conversation.ask(prompt, stop()).await?;
@@ -58,7 +56,7 @@ pub async fn converse<W: Write, S: Future<Output = ()>>(
 }
 
 impl<W: Write> Conversation<'_, W> {
-    async fn next(&mut self, text: String) -> anyhow::Result<Next> {
+    async fn next(&mut self, text: String, stop: impl Future<Output = ()>) -> anyhow::Result<Next> {
         let text = match SlashCommand::parse(&text) {
             None => text,
             Some(SlashCommand::Say(text)) => text,
@@ -68,11 +66,17 @@ impl<W: Write> Conversation<'_, W> {
                     self.screen.note("There is no question to ask again.")?;
                     return Ok(Next::Wait);
                 };
-                self.dialogue.forget(&prompt);
+                self.dialogue.forget();
                 return Ok(Next::Ask(prompt));
             }
             Some(command) => {
-                match self.obey(command).await {
+                let obeyed = tokio::select! {
+                    biased;
+                    // A server may never answer what a command asks of it.
+                    () = stop => Err(anyhow!("stopped")),
+                    obeyed = self.obey(command) => obeyed,
+                };
+                match obeyed {
                     Ok(said) => self.screen.note(&said)?,
                     Err(error) => self.screen.error(&format!("{error:#}"))?,
                 }
@@ -91,7 +95,6 @@ impl<W: Write> Conversation<'_, W> {
             Ok(answer) => {
                 self.screen.note(&after_answer(&answer))?;
                 self.screen.space()?;
-                self.last_reasoning = answer.reasoning;
             }
             Err(AskError::Screen(error)) => return Err(error.into()),
             Err(error) => {
@@ -133,10 +136,10 @@ impl<W: Write> Conversation<'_, W> {
             }
             SlashCommand::Copy => self.copy(|answer| Some(answer.to_owned()))?,
             SlashCommand::CopyCode => self.copy(commands::last_code)?,
-            SlashCommand::Thoughts if self.last_reasoning.is_empty() => {
+            SlashCommand::Thoughts if self.dialogue.last_reasoning().is_empty() => {
                 "The last answer came without reasoning.".to_owned()
             }
-            SlashCommand::Thoughts => self.last_reasoning.trim().to_owned(),
+            SlashCommand::Thoughts => self.dialogue.last_reasoning().trim().to_owned(),
             SlashCommand::Unknown(name) => {
                 bail!("{name} is not a command like this; /help lists them")
             }
@@ -185,7 +188,7 @@ impl<W: Write> Conversation<'_, W> {
 
     /// Copies a part of the last answer to the clipboard.
     fn copy(&mut self, part: impl Fn(&str) -> Option<String>) -> anyhow::Result<String> {
-        let Some((_, answer)) = self.dialogue.turns().last() else {
+        let Some(answer) = self.dialogue.last_text() else {
             bail!("there is no answer to copy");
         };
         let Some(text) = part(answer) else { bail!("the last answer has no block of code") };

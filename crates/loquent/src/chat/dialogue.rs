@@ -3,7 +3,8 @@
 use std::future::Future;
 use std::io;
 
-use loquent_client::openai::{Generate, Prompt};
+use loquent_client::Transport;
+use loquent_client::openai::{Generate, Prompt, Usage};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -24,8 +25,31 @@ pub struct Dialogue {
     pub(super) parameters: QuestionParameters,
     /// Questions so far, each with its answer.
     turns: Vec<(String, String)>,
+    last: LastQuestion,
+    /// Turn that returns if the next question leaves none.
+    forgotten: Option<(String, String)>,
     /// Files to send with the next question.
     attached: Vec<AttachedFile>,
+}
+
+/// The last question, and what has come of its answer.
+#[derive(Default)]
+struct LastQuestion {
+    /// Number of turns before it.
+    turns_before: usize,
+    text: String,
+    reasoning: String,
+    /// The question, if its answer was cut off.
+    cut_off: Option<String>,
+}
+
+/// The end of an answer, and how it came.
+struct ReceivedAnswer {
+    ending: AnswerEnd,
+    transport: Option<Transport>,
+    resumes: u32,
+    /// The engine's own count.
+    usage: Option<Usage>,
 }
 
 impl Dialogue {
@@ -37,6 +61,8 @@ impl Dialogue {
             system: None,
             parameters: QuestionParameters::default(),
             turns: Vec::new(),
+            last: LastQuestion::default(),
+            forgotten: None,
             attached: Vec::new(),
         }
     }
@@ -67,14 +93,36 @@ impl Dialogue {
         files::with_files(&std::mem::take(&mut self.attached), question)
     }
 
-    /// Removes all messages. The settings stay.
+    /// Removes all messages and attached files. The settings stay.
     pub fn reset(&mut self) {
         self.turns.clear();
+        self.attached.clear();
+        self.last = LastQuestion::default();
     }
 
-    /// Removes the last turn if its question is `prompt`. A failed question has left no turn.
-    pub fn forget(&mut self, prompt: &str) {
-        self.turns.pop_if(|(asked, _)| asked == prompt);
+    /// Removes the turn of the last question, if it has left one, until the next question is asked.
+    /// If that one leaves no turn, this turn returns.
+    pub fn forget(&mut self) {
+        if self.turns.len() > self.last.turns_before {
+            self.forgotten = self.turns.pop();
+        }
+    }
+
+    /// Returns the text of the last answer, complete or not.
+    pub(super) fn last_text(&self) -> Option<&str> {
+        let of_turn = || self.turns.last().map(|(_, answered)| answered.as_str());
+        Some(self.last.text.as_str()).filter(|text| !text.is_empty()).or_else(of_turn)
+    }
+
+    /// Returns the reasoning of the last answer, complete or not.
+    pub(super) fn last_reasoning(&self) -> &str {
+        &self.last.reasoning
+    }
+
+    /// Returns the last question and the text of its answer, if that was cut off.
+    pub(super) fn cut_off(&self) -> Option<(&str, &str)> {
+        let asked = self.last.cut_off.as_deref().filter(|_| !self.last.text.is_empty())?;
+        Some((asked, self.last.text.as_str()))
     }
 
     /// Sends a question, passes the answer's parts to `show` as they arrive, and ends early when
@@ -92,38 +140,57 @@ impl Dialogue {
     ) -> Result<TimedAnswer, AskError> {
         let question = self.request(prompt);
         let asked_at = Instant::now();
-        let mut stop = std::pin::pin!(stop);
         let mut arrived = PartialAnswer::default();
+        let received = self.receive(&question, stop, show, &mut arrived).await;
+        let arrived = arrived.into_answer(AnswerEnd::Stopped, asked_at);
+        self.last = LastQuestion {
+            turns_before: self.turns.len(),
+            text: arrived.text.clone(),
+            reasoning: arrived.reasoning.clone(),
+            cut_off: received.is_err().then(|| prompt.to_owned()),
+        };
+        let forgotten = self.forgotten.take();
+        // A turn without an answer would make two user messages in a row, which strict chat
+        // templates refuse.
+        match received.is_ok() && !arrived.text.is_empty() {
+            true => self.turns.push((prompt.to_owned(), arrived.text.clone())),
+            false => self.turns.extend(forgotten),
+        }
+        let ReceivedAnswer { ending, transport, resumes, usage } = received?;
+        let usage = arrived.usage.or(usage);
+        Ok(TimedAnswer { ending, transport, resumes, usage, ..arrived })
+    }
+
+    /// Receives the answer to `question` into `arrived`.
+    async fn receive(
+        &self,
+        question: &Generate,
+        stop: impl Future<Output = ()>,
+        show: &mut impl FnMut(AnswerPart<'_>) -> io::Result<()>,
+        arrived: &mut PartialAnswer,
+    ) -> Result<ReceivedAnswer, AskError> {
+        let mut stop = std::pin::pin!(stop);
         let begun = tokio::select! {
             // Ctrl-C first: an answer that is always ready must not starve it.
             biased;
             () = &mut stop => None,
-            begun = with_ticks(self.partner.ask(&question), show) => Some(begun??),
+            begun = with_ticks(self.partner.ask(question), show) => Some(begun??),
         };
-        let mut ending = AnswerEnd::Stopped;
-        let (mut transport, mut resumes, mut counted) = (None, 0, None);
-        if let Some(mut arriving) = begun {
-            let finished = tokio::select! {
-                biased;
-                () = &mut stop => None,
-                finished = arrived.read(&mut arriving, show) => Some(finished?),
-            };
-            (transport, resumes) = (arriving.transport(), arriving.resumes());
-            counted = arriving.usage();
-            match finished {
-                Some(reason) => ending = AnswerEnd::Finished(reason),
-                None => arriving.cancel().await,
-            }
+        let ending = AnswerEnd::Stopped;
+        let mut received = ReceivedAnswer { ending, transport: None, resumes: 0, usage: None };
+        let Some(mut arriving) = begun else { return Ok(received) };
+        let finished = tokio::select! {
+            biased;
+            () = &mut stop => None,
+            finished = arrived.read(&mut arriving, show) => Some(finished?),
+        };
+        (received.transport, received.resumes) = (arriving.transport(), arriving.resumes());
+        received.usage = arriving.usage();
+        match finished {
+            Some(reason) => received.ending = AnswerEnd::Finished(reason),
+            None => arriving.cancel().await,
         }
-        let arrived = arrived.into_answer(ending, asked_at);
-        let usage = arrived.usage.or(counted);
-        let answer = TimedAnswer { transport, resumes, usage, ..arrived };
-        // A turn without an answer would make two user messages in a row, which strict chat
-        // templates refuse.
-        if !answer.text.is_empty() {
-            self.turns.push((prompt.to_owned(), answer.text.clone()));
-        }
-        Ok(answer)
+        Ok(received)
     }
 
     /// Returns the messages so far in the API's format.

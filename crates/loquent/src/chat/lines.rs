@@ -9,6 +9,7 @@ use rustyline::{CompletionType, Config, Editor};
 
 use super::completion::CommandCompleter;
 use super::quiet_input::QuietInput;
+use crate::user_folder::user_folder;
 
 /// Maximum number of lines in the history file.
 const HISTORY_LINES: usize = 1000;
@@ -120,8 +121,7 @@ impl Lines for Terminal {
 
 /// Returns `$XDG_STATE_HOME/loquent/chat_history`, after creating its folder.
 fn history_file() -> Option<PathBuf> {
-    let state = std::env::var_os("XDG_STATE_HOME").filter(|dir| !dir.is_empty()).map(PathBuf::from);
-    let dir = state.or_else(|| Some(std::env::home_dir()?.join(".local/state")))?.join("loquent");
+    let dir = user_folder("XDG_STATE_HOME", ".local/state")?.join("loquent");
     std::fs::create_dir_all(&dir).ok()?;
     Some(dir.join("chat_history"))
 }

@@ -10,6 +10,7 @@ mod commands;
 mod completion;
 mod conversation;
 mod dialogue;
+mod ending;
 mod files;
 mod lines;
 mod options;
@@ -22,7 +23,7 @@ mod transcript;
 mod wrap;
 
 use std::future::Future;
-use std::io::{ErrorKind, IsTerminal, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
 
 use anyhow::{Context, bail};
 use loquent_client::{Client, ClientError, Config, openai};
@@ -32,7 +33,7 @@ use loquent_openai::http::HttpClient;
 use crate::trust::TrustArgs;
 use crate::via_args::TwoNetworksArgs;
 
-pub use answer::{AnswerEnd, AskError, TimedAnswer};
+pub use answer::{AnswerEnd, AskError, StoppedError, TimedAnswer};
 pub use arriving::AnswerPart;
 pub use commands::SlashCommand;
 pub use conversation::converse;
@@ -98,7 +99,8 @@ pub struct ChatArgs {
 ///
 /// # Errors
 /// If the server cannot be reached or refuses the request, or the answer to a single question is
-/// cut off or stopped. In a conversation such an answer is reported and the conversation continues.
+/// cut off or stopped ([`StoppedError`]). In a conversation such an answer is reported and the
+/// conversation continues.
 pub async fn run(args: ChatArgs) -> anyhow::Result<()> {
     let question = question(&args.prompt)?;
     // An environment variable set to nothing counts as not set.
@@ -154,6 +156,7 @@ pub(crate) async fn talk(
     dialogue.system = args.system.clone();
     dialogue.parameters.set("max_tokens", args.max_tokens);
     args.attached()?.into_iter().for_each(|file| dialogue.attach(file));
+    ending::restore_terminal_at_end()?;
     let style = Style::of_terminal(std::io::stdout().is_terminal());
     let mut screen = Screen::new(std::io::stdout(), style).with_reasoning(args.reasoning);
     if !args.plain {
@@ -173,7 +176,7 @@ pub(crate) async fn talk(
 }
 
 /// Resolves at the next Ctrl-C; never resolves if the signal cannot be handled.
-async fn interrupt() {
+pub(crate) async fn interrupt() {
     if tokio::signal::ctrl_c().await.is_err() {
         std::future::pending().await
     }
@@ -202,16 +205,67 @@ async fn answer_once(
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     let asked = dialogue.ask(prompt, stop, &mut |part| screen.show(part)).await;
-    if matches!(&asked, Err(AskError::Screen(error)) if error.kind() == ErrorKind::BrokenPipe) {
-        return Ok(()); // The reader has closed the pipe, as `| head` does when it has enough.
+    // The reader may close the pipe, as `| head` does when it has enough.
+    let is_left = |error: &io::Error| error.kind() == ErrorKind::BrokenPipe;
+    if matches!(&asked, Err(AskError::Screen(error)) if is_left(error)) {
+        return Ok(());
     }
-    screen.end_line()?;
+    match screen.end_line() {
+        // It may do so even between the answer and the end of its line.
+        Err(error) if is_left(&error) => {}
+        ended => ended?,
+    }
     let answer = asked?;
     if answer.ending == AnswerEnd::Stopped {
-        bail!("the answer was stopped");
+        return Err(StoppedError.into());
     }
     if screen.style().terminal {
         screen.note(&answer.summary())?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use clap::Parser;
+
+    use super::*;
+    use crate::in_process::{InProcess, InProcessArgs};
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        engine: InProcessArgs,
+    }
+
+    /// A pipe whose reader leaves before the last line's end.
+    struct LeftPipe;
+
+    impl Write for LeftPipe {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            if bytes == b"\n" { Err(ErrorKind::BrokenPipe.into()) } else { Ok(bytes.len()) }
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_reader_may_leave_before_the_last_lines_end() {
+        let cli = Cli::parse_from(["engine", "--simulate", "inf"]);
+        let engine = InProcess::open(cli.engine).await.unwrap();
+        let service = engine.service();
+        let model = service.model().name.clone();
+        let mut dialogue = Dialogue::new(Partner::Engine(service), model);
+        dialogue.parameters.set("max_tokens", Some(4_u32));
+        let style = Style { terminal: false, colour: false, columns: Columns::Unlimited };
+        let mut screen = Screen::new(LeftPipe, style);
+        let line_end = screen.answer("x").and_then(|()| screen.end_line());
+        assert!(line_end.is_err(), "else the rest proves nothing");
+        answer_once(&mut dialogue, "q", &mut screen, pending()).await.unwrap();
+        engine.close().await;
+    }
 }

@@ -39,5 +39,9 @@ fn as_markdown(dialogue: &Dialogue) -> String {
         add("You", asked);
         add(&dialogue.model, answered);
     }
+    if let Some((asked, answered)) = dialogue.cut_off() {
+        add("You", asked);
+        add(&format!("{} (cut off)", dialogue.model), answered);
+    }
     text
 }

@@ -10,6 +10,7 @@ use axum::response::Response;
 use http::{HeaderMap, StatusCode, header};
 use loquent_client::replace_file;
 use loquent_openai::api_key::api_key;
+use loquent_openai::headers::{authorization, bearer};
 use subtle::ConstantTimeEq;
 
 use super::refusal::refuse;
@@ -48,11 +49,9 @@ impl LocalKey {
     }
 
     fn is_in(&self, headers: &HeaderMap) -> bool {
-        let given = headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
-        let given = given.and_then(|value| value.split_at_checked("Bearer ".len()));
-        given.is_some_and(|(scheme, key)| {
-            scheme.eq_ignore_ascii_case(b"Bearer ") && key.ct_eq(self.0.as_bytes()).into()
-        })
+        let given = authorization(headers);
+        let key = given.as_ref().and_then(|value| bearer(value.as_bytes()));
+        key.is_some_and(|key| key.ct_eq(self.0.as_bytes()).into())
     }
 }
 
@@ -194,6 +193,8 @@ mod tests {
             assert_eq!(with(wrong), Some(401), "{wrong:?}");
         }
         assert_eq!(status(&access, &[("host", "localhost")]), Some(401));
+        let anthropics = |key| status(&access, &[("host", "localhost"), ("x-api-key", key)]);
+        assert_eq!((anthropics("secret"), anthropics("secrets")), (None, Some(401)));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use loquent_client::{
     Answer, AnswerHandle, Asked, Client, ClientError, ID_HEADER, IGNORED_HEADER, Reply, Request,
     TOKEN_HEADER,
 };
-use loquent_openai::headers::end_to_end;
+use loquent_openai::headers::{CREDENTIALS, authorization, bearer, end_to_end};
 use loquent_server::Telemetry;
 use serde::Deserialize;
 
@@ -97,12 +97,17 @@ impl Proxy {
             let message = format!("The request's body has more than {limit} bytes.");
             refuse(StatusCode::PAYLOAD_TOO_LARGE, &message, "request_too_large")
         })?;
-        let bearer = head.headers.get(header::AUTHORIZATION);
-        let bearer = bearer.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+        let given = authorization(&head.headers);
+        let key = given.as_ref().and_then(|value| str::from_utf8(bearer(value.as_bytes())?).ok());
         // A local key is none of the server's business.
         let is_for_server = !self.own_key && self.access.local_key.is_none();
-        let key = bearer.filter(|_| is_for_server).map(str::to_owned);
+        let key = key.filter(|_| is_for_server).map(str::to_owned);
         let mut headers = end_to_end(&head.headers);
+        if !is_for_server {
+            for name in CREDENTIALS {
+                headers.remove(name);
+            }
+        }
         // The proxy has checked the origin and sends its own key. The server would compare
         // either with its own name and keys, and refuse. Cookies of this host are those of other
         // programs on other ports.

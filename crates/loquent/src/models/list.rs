@@ -1,9 +1,8 @@
 //! `loquent list`: the models on this machine, including those of other tools.
 
-use std::io::{self, Write};
-
 use clap::Args;
 use indicatif::HumanBytes;
+use loquent_bench::print;
 use serde_json::{Value, json};
 
 use super::local::LocalModel;
@@ -47,11 +46,7 @@ pub fn run(args: &ListArgs) -> anyhow::Result<()> {
         true => format!("{:#}\n", json_list(&models)),
         false => table(&models, args.paths),
     };
-    match io::stdout().write_all(text.as_bytes()) {
-        // Its reader wanted no more.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
-        written => written?,
-    }
+    print(text)?;
     // On stderr, so that a pipe gets the table alone.
     if !args.json {
         eprint!("{}", advice(&models, &places));

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::bail;
 use clap::Args;
+use loquent_bench::print;
 
 use super::one_line::on_one_line;
 use super::{ModelFolders, hub_spec, is_bundled, looks_like_a_path, unknown};
@@ -51,7 +52,7 @@ pub fn run(args: &PullArgs) -> anyhow::Result<()> {
             logging::say(&format!("{} is up to date.", on_one_line(spec)));
         }
         // Alone on stdout, for scripts.
-        println!("{}", on_one_line(path.display()));
+        print(format!("{}\n", on_one_line(path.display())))?;
         logging::say(&format!("  Serve it: loquent serve {}", on_one_line(name)));
     }
     Ok(())

@@ -21,7 +21,7 @@ Examples:
   loquent tune -m qwen.gguf --quick   takes some seconds; less precise
   loquent serve -m qwen.gguf          uses the saved settings and prints them
 
-Ctrl-C ends the search and saves the best settings so far.";
+Ctrl-C ends the search and saves the best settings so far, unless a profile is there already.";
 
 /// Find the fastest settings for a model on this machine and save them for `loquent serve`
 #[derive(Debug, Args)]
@@ -70,6 +70,7 @@ mod with_engine {
 
     use anyhow::Context;
     use indicatif::{ProgressBar, ProgressStyle};
+    use loquent_bench::print;
     use loquent_engine::KvType;
     use loquent_engine::llama::{check_processor, inspect, physical_cores};
     use loquent_proto::printable::printable;
@@ -123,7 +124,7 @@ mod with_engine {
         warn_if_busy("the settings found now may not be the best");
         let start = start(&choices);
         let model = lab.description(&start)?.replace("?B ", "");
-        println!("{} on {}", printable(&model), machine());
+        print(format!("{} on {}\n", printable(&model), machine()))?;
         let mut found = search(&mut lab, start, &choices)
             .context("no setting could be measured in the time given; raise --max-time-s")?;
         let is_cut = Instant::now() >= lab.deadline;
@@ -132,30 +133,39 @@ mod with_engine {
         lab.deadline = began + limit;
         let profile = profile(&mut lab, &found, model)?;
         lab.bar.finish_and_clear();
-        report(&mut lab, &found, &profile);
-        tell_omissions(&lab, is_cut.then_some(found.trials.len()), limit_s);
-        if args.no_save { Ok(()) } else { keep(&profile, &path, &args) }
+        let figures = report(&mut lab, &found, &profile);
+        let omitted = omissions(&lab, is_cut.then_some(found.trials.len()), limit_s);
+        let is_cut_short = lab.stopped.load(Ordering::Relaxed);
+        let kept = match args.no_save {
+            true => Ok(String::new()),
+            false => keep(&profile, &path, &args, is_cut_short),
+        };
+        print(figures + &omitted)?;
+        Ok(print(kept?)?)
     }
 
-    /// Prints what was not measured: `tried` is the number of settings if time cut the search.
-    fn tell_omissions(lab: &ProcessLab, tried: Option<usize>, limit_s: f64) {
+    /// Returns the lines on what was not measured: `tried` is the number of settings if time cut
+    /// the search.
+    fn omissions(lab: &ProcessLab, tried: Option<usize>, limit_s: f64) -> String {
+        let mut text = String::new();
         if lab.stopped.load(Ordering::Relaxed) {
-            println!("Stopped early; these are the best settings so far.");
+            text += "Stopped early; these are the best settings so far.\n";
         }
         if let Some(tried) = tried {
             let settings = match tried {
                 1 => "one setting".to_owned(),
                 count => format!("{count} settings"),
             };
-            println!(
+            text += &format!(
                 "The search's share of {limit_s} s ran out after {settings}; raise --max-time-s \
-                 to try more."
+                 to try more.\n"
             );
         }
         if !lab.cut.is_empty() {
             let cut = lab.cut.join(", ");
-            println!("{limit_s} s were too few to complete: {cut}; raise --max-time-s.");
+            text += &format!("{limit_s} s were too few to complete: {cut}; raise --max-time-s.\n");
         }
+        text
     }
 
     /// Weighs the best settings beside a busy program, if there is time.
@@ -215,43 +225,56 @@ mod with_engine {
         Ok(profile)
     }
 
-    fn report(lab: &mut ProcessLab, found: &Found, profile: &Profile) {
-        print!("\n{}\n{}", show::trials(found), show::beside(found));
-        print!("{}", show::steps(&profile.steps));
+    fn report(lab: &mut ProcessLab, found: &Found, profile: &Profile) -> String {
+        let mut text = format!("\n{}\n{}", show::trials(found), show::beside(found));
+        text += &show::steps(&profile.steps);
         for kv_type in [KvType::Q8_0, KvType::F32] {
             if let Some(speed) = lab.with_kv(&profile.settings, kv_type) {
-                println!(
-                    "KV type {kv_type}: full batch x{:.2} of f16 (not saved, because it changes answers; see --kv-type)",
+                text += &format!(
+                    "KV type {kv_type}: full batch x{:.2} of f16 (not saved, because it changes \
+                     answers; see --kv-type)\n",
                     speed.full / found.best.speed.full
                 );
             }
         }
         lab.note_if_cut("KV types");
         if let Some(tokens) = profile.prefill_max_tokens {
-            println!("Prompt chunks of {tokens} tokens reach the best speed within 5 %.");
+            text += &format!("Prompt chunks of {tokens} tokens reach the best speed within 5 %.\n");
         }
         let gain =
             |of: fn(&super::search::Speed) -> f64| of(&found.best.speed) / of(&found.first.speed);
-        println!(
-            "\nBest: {}\nAgainst the defaults: 1 stream x{:.2}, full batch x{:.2}, prompts x{:.2}",
+        text += &format!(
+            "\nBest: {}\nAgainst the defaults: 1 stream x{:.2}, full batch x{:.2}, \
+             prompts x{:.2}\n",
             profile.settings,
             gain(|speed| speed.alone),
             gain(|speed| speed.full),
             gain(|speed| speed.prefill)
         );
+        text
     }
 
-    fn keep(profile: &Profile, model: &Path, args: &TuneArgs) -> anyhow::Result<()> {
+    /// Writes the profile and the plot, and returns the lines that say where. The profile of a
+    /// search that `is_cut_short` replaces no other.
+    fn keep(
+        profile: &Profile,
+        model: &Path,
+        args: &TuneArgs,
+        is_cut_short: bool,
+    ) -> anyhow::Result<String> {
         let folder = folder(|name| std::env::var(name).ok())
             .context("no folder for the profile; set HOME or LOQUENT_PROFILES")?;
+        if is_cut_short && let Ok(Some((_, former))) = Profile::find(model, &folder) {
+            let former = former.display();
+            return Ok(format!("Not saved: {former} stays, the profile of an earlier search.\n"));
+        }
         let path = profile.save(model, &folder)?;
-        println!("Saved as {}; `loquent serve` will use it.", path.display());
         let plot = args.plot.clone().unwrap_or_else(|| path.with_extension("svg"));
         let drawn = show::plot(&profile.model, &profile.machine, &profile.steps);
         std::fs::write(&plot, drawn)
             .with_context(|| format!("cannot write the plot {}", plot.display()))?;
-        println!("Plot: {}", plot.display());
-        Ok(())
+        let (path, plot) = (path.display(), plot.display());
+        Ok(format!("Saved as {path}; `loquent serve` will use it.\nPlot: {plot}\n"))
     }
 
     fn progress_bar() -> ProgressBar {

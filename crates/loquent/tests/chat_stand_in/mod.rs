@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -46,9 +47,11 @@ pub struct StandIn {
     address: SocketAddr,
     questions: Arc<Mutex<Vec<Question>>>,
     hung_up: Receiver<()>,
+    silent: Arc<AtomicBool>,
 }
 
 struct Shared {
+    silent: Arc<AtomicBool>,
     replies: Mutex<VecDeque<Reply>>,
     questions: Arc<Mutex<Vec<Question>>>,
     hung_up: Mutex<Sender<()>>,
@@ -61,7 +64,9 @@ impl StandIn {
         let address = listener.local_addr().unwrap();
         let questions = Arc::new(Mutex::new(Vec::new()));
         let (sender, hung_up) = mpsc::channel();
+        let silent = Arc::new(AtomicBool::new(false));
         let shared = Arc::new(Shared {
+            silent: silent.clone(),
             replies: Mutex::new(replies.into_iter().collect()),
             questions: questions.clone(),
             hung_up: Mutex::new(sender),
@@ -73,7 +78,7 @@ impl StandIn {
                 std::thread::spawn(move || serve(stream, &shared));
             }
         });
-        StandIn { address, questions, hung_up }
+        StandIn { address, questions, hung_up, silent }
     }
 
     /// Base URL.
@@ -84,6 +89,11 @@ impl StandIn {
     /// The questions so far.
     pub fn questions(&self) -> Vec<Question> {
         self.questions.lock().unwrap().clone()
+    }
+
+    /// Never answers requests for the models any more. Each counts as a question.
+    pub fn fall_silent(&self) {
+        self.silent.store(true, Ordering::Release);
     }
 
     /// Waits until the client of a [`Reply::Hang`] has closed its connection.
@@ -115,6 +125,11 @@ fn serve(mut stream: TcpStream, shared: &Shared) -> std::io::Result<()> {
         let mut body = vec![0; length];
         reader.read_exact(&mut body)?;
         if line.starts_with("GET /v1/models ") {
+            if shared.silent.load(Ordering::Acquire) {
+                shared.questions.lock().unwrap().push((Value::Null, authorization));
+                assert_eq!(reader.read(&mut [0])?, 0, "the client waits and goes away");
+                return Ok(());
+            }
             let models = json!({ "object": "list", "data": [{ "id": "first-model" }] });
             plain(&mut stream, 200, &models)?;
             continue;

@@ -13,8 +13,8 @@ use serde_json::json;
 
 use crate::app::App;
 use crate::json_response::json_response;
+use loquent_openai::headers::authorization;
 use loquent_serving::api::fields::Fields;
-use loquent_serving::auth::authorization;
 use loquent_serving::clock::unix_time_s;
 use loquent_serving::error::ApiError;
 use loquent_serving::identity::token::{MAX_LIFE, TokenWish, USUAL_LIFE};

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::Duration;
 
 use anyhow::ensure;
-use http::{HeaderMap, HeaderValue, header};
+use loquent_openai::headers::bearer;
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
 use crate::error::{ApiError, LimitedRate};
@@ -365,27 +365,6 @@ fn check_current(key: &ApiKey, unix_s: u64) -> Result<(), ApiError> {
         true => Err(ApiError::unauthorized("The API key has expired. Ask for a new one.")),
         false => Ok(()),
     }
-}
-
-/// Returns a request's credential in the form that OpenAI's clients use. Anthropic's clients send
-/// the key in `x-api-key`.
-pub fn authorization(headers: &HeaderMap) -> Option<HeaderValue> {
-    let own = headers.get(header::AUTHORIZATION).cloned();
-    own.or_else(|| {
-        let bearer = [b"Bearer ", headers.get("x-api-key")?.as_bytes()].concat();
-        let mut bearer = HeaderValue::from_bytes(&bearer).ok()?;
-        bearer.set_sensitive(true);
-        Some(bearer)
-    })
-}
-
-/// Returns the credential of the `Bearer` scheme, whose name is case-insensitive (RFC 9110, section
-/// 11.1).
-fn bearer(header: &[u8]) -> Option<&[u8]> {
-    let at = header.iter().position(|&byte| byte == b' ')?;
-    let (scheme, key) = header.split_at(at);
-    let key = key.trim_ascii();
-    (scheme.eq_ignore_ascii_case(b"bearer") && !key.is_empty()).then_some(key)
 }
 
 #[cfg(test)]

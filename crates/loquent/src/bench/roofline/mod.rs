@@ -73,7 +73,7 @@ pub(super) fn run(
         write(file, &show::plot(&found))?;
     }
     if !options.quiet {
-        print!("{}", show::table(&found));
+        loquent_bench::print(show::table(&found))?;
     }
     Ok(exit_code(&stopped))
 }
