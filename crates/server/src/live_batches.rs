@@ -81,6 +81,11 @@ struct RunningBatches {
 }
 
 impl RunningBatches {
+    /// Number of batches of `owner`.
+    fn of(&self, owner: Owner) -> usize {
+        self.batches.values().filter(|live| live.owner == owner).count()
+    }
+
     fn place(&self, owner: Owner) -> Option<usize> {
         self.queue.iter().position(|(waiting, _)| *waiting == owner)
     }
@@ -120,8 +125,22 @@ impl LiveBatches {
 
     /// Enters `batch`; `None` if it runs here already.
     pub fn enter(self: &Arc<Self>, owner: Owner, batch: RequestBatch) -> Option<BatchEntry> {
+        self.enter_if(owner, batch, |state, batch| !state.batches.contains_key(&batch.id))
+    }
+
+    /// Enters the new `batch`; `None` if `owner` has too many.
+    pub fn enter_new(self: &Arc<Self>, owner: Owner, batch: RequestBatch) -> Option<BatchEntry> {
+        self.enter_if(owner, batch, |state, _| state.of(owner) < MAX_PER_OWNER)
+    }
+
+    fn enter_if(
+        self: &Arc<Self>,
+        owner: Owner,
+        batch: RequestBatch,
+        may_enter: impl FnOnce(&RunningBatches, &RequestBatch) -> bool,
+    ) -> Option<BatchEntry> {
         let mut state = self.state();
-        if state.batches.contains_key(&batch.id) {
+        if !may_enter(&state, &batch) {
             return None;
         }
         let id = batch.id.clone();
@@ -135,13 +154,6 @@ impl LiveBatches {
     pub fn find(&self, owner: Owner, id: &str) -> Option<Arc<LiveBatch>> {
         let found = self.state().batches.get(id).cloned();
         found.filter(|live| live.owner == owner)
-    }
-
-    /// Returns true if `owner` may have one more batch.
-    pub fn has_room(&self, owner: Owner) -> bool {
-        let state = self.state();
-        let own = state.batches.values().filter(|live| live.owner == owner);
-        own.count() < MAX_PER_OWNER
     }
 
     /// Waits until a batch of `owner` may be worked on: owners take turns, so that many batches of
@@ -225,6 +237,8 @@ impl Drop for LinePermit {
 
 #[cfg(test)]
 mod tests {
+    use loquent_dialects::batches::batch::{BatchEndpoint, NewBatch};
+
     use super::*;
 
     #[test]
@@ -239,6 +253,25 @@ mod tests {
         assert!(all.line_permit(1, 0).is_none());
         drop(first);
         assert!(all.line_permit(1, 0).is_some());
+    }
+
+    #[test]
+    fn a_place_is_taken_before_the_batch_is_stored_and_free_if_it_is_not() {
+        let all = Arc::new(LiveBatches::default());
+        let enter = |owner: u8, at: usize| {
+            let asked = NewBatch {
+                input_file_id: "file-1".to_owned(),
+                endpoint: BatchEndpoint::Responses,
+                metadata: serde_json::Value::Null,
+                ignored: Vec::new(),
+            };
+            all.enter_new(Owner([owner; 16]), RequestBatch::new(at.to_string(), asked, 0))
+        };
+        let mut entries: Vec<_> = (0..40).filter_map(|at| enter(1, at)).collect();
+        assert_eq!(entries.len(), MAX_PER_OWNER);
+        assert!(enter(2, 100).is_some(), "another owner has room");
+        drop(entries.pop());
+        assert!(enter(1, 101).is_some());
     }
 
     #[tokio::test]

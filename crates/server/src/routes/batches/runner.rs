@@ -88,10 +88,8 @@ pub fn wish_id(id: &str) -> String {
     format!("{id}.cancel")
 }
 
-/// Runs `batch` of `identity` from now on, unless it runs here already.
-pub fn start(app: &Arc<App>, identity: &Identity, batch: RequestBatch, fence: AnswerFence) {
-    let owner = identity.owner();
-    let Some(entry) = app.batches.enter(owner, batch) else { return };
+/// Runs the batch `entry` of `identity` from now on.
+pub fn start(app: &Arc<App>, identity: &Identity, entry: BatchEntry, fence: AnswerFence) {
     let router = Router::new()
         .merge(completions::routes())
         .merge(embeddings::routes())
@@ -101,7 +99,7 @@ pub fn start(app: &Arc<App>, identity: &Identity, batch: RequestBatch, fence: An
     let run = Run {
         app: app.clone(),
         router,
-        owner,
+        owner: identity.owner(),
         live: entry.batch.clone(),
         fence,
         input: Bytes::new(),
