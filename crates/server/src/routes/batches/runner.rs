@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use axum::Router;
 use axum::body::{Body, to_bytes};
-use axum::{Extension, Router};
 use bytes::Bytes;
 use http::{HeaderMap, Request, header};
 use serde_json::Value;
@@ -52,6 +52,14 @@ const REFUSED: [u16; 2] = [429, 503];
 const ANSWER: u8 = b'+';
 const ERROR: u8 = b'-';
 
+/// Why a line has no answer: the error's code and message.
+type NoAnswer = (&'static str, &'static str);
+
+const BROKE_OFF: NoAnswer = ("invalid_response", "The answer broke off, or is too long.");
+const NOT_JSON: NoAnswer = ("invalid_response", "The answer is not JSON.");
+const KEY_REVOKED: NoAnswer =
+    ("key_revoked", "The API key of the batch was removed or has expired before this request.");
+
 /// Place of a line whose input was deleted.
 const GONE: Range<usize> = 0..0;
 
@@ -68,6 +76,8 @@ struct Run {
     /// Answers the lines.
     router: Router,
     owner: Owner,
+    /// Sends the lines, as it was when the batch began.
+    identity: Identity,
     live: Arc<LiveBatch>,
     fence: AnswerFence,
     input: Bytes,
@@ -94,12 +104,12 @@ pub fn start(app: &Arc<App>, identity: &Identity, entry: BatchEntry, fence: Answ
         .merge(completions::routes())
         .merge(embeddings::routes())
         .merge(responses::routes())
-        .layer(Extension(identity.of_batches()))
         .with_state(app.clone());
     let run = Run {
         app: app.clone(),
         router,
         owner: identity.owner(),
+        identity: identity.of_batches(),
         live: entry.batch.clone(),
         fence,
         input: Bytes::new(),
@@ -284,7 +294,7 @@ impl Run {
                 let mark = if status == ANSWERED { ANSWER } else { ERROR };
                 (mark, answer_line(&custom_id, &request_id, status, body))
             }
-            Err(why) => (ERROR, error_line(&custom_id, &request_id, "invalid_response", &why)),
+            Err((code, why)) => (ERROR, error_line(&custom_id, &request_id, code, why)),
         };
         // The lines, the output made of them, and the input have room at the same time.
         let room = self.app.store.most_json_bytes() / OUTPUT_PART;
@@ -316,7 +326,7 @@ impl Run {
     }
 
     /// Sends a request as soon as it may begin, and again while the server refuses it.
-    async fn ask(&self, request: BatchRequest, id: RequestId) -> Result<(u16, Value), String> {
+    async fn ask(&self, request: BatchRequest, id: RequestId) -> Result<(u16, Value), NoAnswer> {
         let endpoint = self.live.now().endpoint;
         let mut body = request.body;
         if endpoint == BatchEndpoint::Responses {
@@ -326,8 +336,10 @@ impl Run {
         let body = Bytes::from(Value::Object(body).to_string());
         loop {
             let permit = self.line_permit().await;
+            let identity = self.current_identity().ok_or(KEY_REVOKED)?;
             let call = Request::post(endpoint.path());
-            let call = call.header(header::CONTENT_TYPE, "application/json").extension(id.clone());
+            let call = call.header(header::CONTENT_TYPE, "application/json");
+            let call = call.extension(id.clone()).extension(identity);
             let call = call.body(Body::from(body.clone())).expect("its parts are valid");
             let Ok(response) = self.router.clone().oneshot(call).await;
             let (head, answer) = response.into_parts();
@@ -342,10 +354,17 @@ impl Run {
                 tokio::time::sleep(retry_after(&head.headers)).await;
                 continue;
             }
-            let answer = answer.map_err(|_| "The answer broke off, or is too long.".to_owned())?;
+            let answer = answer.map_err(|_| BROKE_OFF)?;
             let json = serde_json::from_slice(&answer);
-            return Ok((status, json.map_err(|_| "The answer is not JSON.".to_owned())?));
+            return Ok((status, json.map_err(|_| NOT_JSON)?));
         }
+    }
+
+    /// Returns who sends the next line, with the limits that hold now; `None` if the key is gone.
+    fn current_identity(&self) -> Option<Identity> {
+        let Some(key) = &self.identity.key else { return Some(self.identity.clone()) };
+        let key = self.app.config.api_keys.current(key, unix_time_s()).ok()?;
+        Some(Identity::of_key(key).of_batches())
     }
 
     /// Waits until a line may begin.
