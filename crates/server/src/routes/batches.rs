@@ -1,5 +1,6 @@
 //! The routes of batches, and the batches that go on after a restart.
 
+mod round;
 mod runner;
 
 use std::sync::Arc;

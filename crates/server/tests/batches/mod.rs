@@ -131,3 +131,26 @@ async fn a_removed_key_begins_no_further_line() {
     assert!(text.lines().all(|line| line.contains("\"key_revoked\"")), "{text}");
     watching.abort();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn batches_that_are_refused_leave_their_turn_to_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let (poor, free) = (["a", "b", "c", "d"], "e");
+    let table = |name: &str| format!("[[key]]\nname = \"{name}\"\nkey = \"{name}\"\n");
+    let spent = poor.map(|name| format!("{}tokens_per_day = 1\n", table(name)));
+    let text = format!("{}{}", spent.concat(), table(free));
+    let server = Server::with_http(keys_of(&folder.path().join("keys"), &text), |_| {});
+    for key in poor {
+        let body = harness::chat(5, false, json!({})).to_string();
+        let request = Request::post("/v1/chat/completions").body(Body::from(body)).unwrap();
+        let (status, answer) = send(&server, key, request).await;
+        assert_eq!(status, 200, "{answer}");
+        let (_, file) = upload(&server, key, &lines(6, 5)).await;
+        let (_, batch) = begin(&server, key, &file).await;
+        until(&server, key, &batch["id"], |batch| batch["status"] == "in_progress").await;
+    }
+    let (_, file) = upload(&server, free, &lines(6, 5)).await;
+    let (_, batch) = begin(&server, free, &file).await;
+    let batch = until(&server, free, &batch["id"], |batch| batch["status"] == "completed").await;
+    assert_eq!(batch["request_counts"]["completed"], 6);
+}
