@@ -117,6 +117,7 @@ mod tests {
         assert_eq!((before.weight, before.is_admin), (1, false));
         let admins = BTreeSet::from(["ann".to_owned()]);
         subjects.adopt(SubjectTerms { weight: 3, admins, ..SubjectTerms::default() });
+        assert_eq!(subjects.current(&before).map(|ann| ann.weight), Some(3));
         let ann = subjects.named("ann".to_owned());
         assert_eq!((ann.weight, ann.is_admin), (3, true));
         assert!(Arc::ptr_eq(&ann.usage, &before.usage), "what was used stays used");
