@@ -1,5 +1,6 @@
 //! The routes of batches, and the batches that go on after a restart.
 
+mod round;
 mod runner;
 
 use std::sync::Arc;
@@ -50,20 +51,21 @@ async fn create(
     let body = app.bodies.receive(&mut head, body).await?;
     let asked = body.parse(NewBatch::read).await?;
     let owner = identity.owner();
-    if !app.batches.has_room(owner) {
-        let message = "Too many batches are unfinished. Wait until one of them has ended.";
-        return Err(ApiError::rate_limited(message, LimitedRate::Requests, RETRY_S));
-    }
-    if find_file(&app, owner, &asked.input_file_id).await?.is_none() {
-        return Err(ApiError::no_stored("file", &asked.input_file_id));
-    }
     let ignored = header_list(&asked.ignored);
     let batch =
         RequestBatch::new(format!("batch_{:032x}", rand::random::<u128>()), asked, unix_time_s());
+    // Before anything is waited for, or requests at the same time would share the last place.
+    let Some(entry) = app.batches.enter_new(owner, batch.clone()) else {
+        let message = "Too many batches are unfinished. Wait until one of them has ended.";
+        return Err(ApiError::rate_limited(message, LimitedRate::Requests, RETRY_S));
+    };
+    if find_file(&app, owner, &batch.input_file_id).await?.is_none() {
+        return Err(ApiError::no_stored("file", &batch.input_file_id));
+    }
     // Whoever gets the id may rely on the batch, even if the server ends now.
     app.store.put(Kind::Batch, owner, runner::stored(&batch)).await?;
     let response = json_text(batch.json());
-    runner::start(&app, &identity, batch, AnswerFence::FIRST);
+    runner::start(&app, &identity, entry, AnswerFence::FIRST);
     Ok(with_ignored(response, &ignored))
 }
 
@@ -142,8 +144,10 @@ async fn current(
             None => Some(AnswerFence::FIRST),
             Some(_) => app.store.claim(Kind::Batch, owner, &stored.id).await?,
         };
-        if let Some(fence) = claimed {
-            runner::start(app, identity, batch.clone(), fence);
+        if let Some(fence) = claimed
+            && let Some(entry) = app.batches.enter(owner, batch.clone())
+        {
+            runner::start(app, identity, entry, fence);
         }
     }
     Ok(Some(batch))

@@ -253,6 +253,23 @@ impl ApiKeys {
         }
     }
 
+    /// Returns `key` with the rights and limits that its owner has now, for work that goes on after
+    /// its request.
+    ///
+    /// # Errors
+    /// 401 if the owner has no key any more, or one that has expired at `unix_s`.
+    pub fn current(&self, key: &Arc<ApiKey>, unix_s: u64) -> Result<Arc<ApiKey>, ApiError> {
+        if let Some(jwt) = self.0.jwt.as_ref().filter(|_| key.digests.is_empty()) {
+            // One that is forgotten here may still be known to the provider.
+            return Ok(jwt.subjects().current(key).unwrap_or_else(|| key.clone()));
+        }
+        let table = self.table();
+        let owner = table.owners.iter().find(|one| one.is_of_owner(key));
+        let owner = owner.ok_or_else(|| ApiError::unauthorized("The API key was removed."))?;
+        check_current(owner, unix_s)?;
+        Ok(owner.clone())
+    }
+
     /// Returns the owners of all keys, and those whom tokens of an identity provider have named.
     pub fn owners(&self) -> Vec<Arc<ApiKey>> {
         let mut owners = self.table().owners.clone();

@@ -11,6 +11,8 @@ use crate::identity::ApiKey;
 
 /// Maximum subjects whose counts are remembered.
 const MAX_SUBJECTS: usize = 10_000;
+/// Beginning of their names in logs and metrics, which no name in the file of keys has.
+const PREFIX: &str = "jwt:";
 
 /// Weight, limits and rights of each subject.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,7 +41,7 @@ impl SubjectTerms {
     /// Returns the key of the client whom tokens name `subject`.
     fn key_of(&self, subject: &str) -> ApiKey {
         ApiKey {
-            name: Some(format!("jwt:{subject}")),
+            name: Some(format!("{PREFIX}{subject}")),
             digests: Vec::new(),
             weight: self.weight,
             limits: self.limits,
@@ -72,6 +74,12 @@ impl Subjects {
             entry.or_insert_with_key(|name| (Arc::new(terms.key_of(name)), Instant::now()));
         *seen = Instant::now();
         key.clone()
+    }
+
+    /// Returns the client of `key` with the present terms, if it is remembered.
+    pub fn current(&self, key: &ApiKey) -> Option<Arc<ApiKey>> {
+        let subject = key.name.as_deref()?.strip_prefix(PREFIX)?;
+        self.seen.get(subject).map(|(key, _)| key.clone())
     }
 
     /// Returns all that are remembered.
@@ -109,6 +117,7 @@ mod tests {
         assert_eq!((before.weight, before.is_admin), (1, false));
         let admins = BTreeSet::from(["ann".to_owned()]);
         subjects.adopt(SubjectTerms { weight: 3, admins, ..SubjectTerms::default() });
+        assert_eq!(subjects.current(&before).map(|ann| ann.weight), Some(3));
         let ann = subjects.named("ann".to_owned());
         assert_eq!((ann.weight, ann.is_admin), (3, true));
         assert!(Arc::ptr_eq(&ann.usage, &before.usage), "what was used stays used");

@@ -103,6 +103,21 @@ fn a_changed_file_changes_the_keys_and_a_bad_one_does_not() {
     assert!(enter(&file.keys, "Bearer sk-one").is_ok());
 }
 
+#[test]
+fn work_that_goes_on_has_the_rights_that_its_owner_has_now() {
+    let file = InFile::new("[[key]]\nname = \"a\"\nkey = \"sk-one\"\nweight = 4\n");
+    let begun = enter(&file.keys, "Bearer sk-one").unwrap().key.unwrap();
+    let now = |unix_s| file.keys.current(&begun, unix_s).map(|key| key.weight).ok();
+    assert_eq!(now(0), Some(4));
+    file.rewrite("[[key]]\nname = \"a\"\nkey = \"sk-two\"\nexpires = 1970-01-02\n");
+    assert_eq!((now(0), now(86_400)), (Some(1), None));
+    file.rewrite("[[key]]\nname = \"b\"\nkey = \"sk-one\"\n");
+    assert_eq!(now(0), None, "the key is another owner's");
+    let flags = flags(&["one", "two"]);
+    let two = enter(&flags, "Bearer two").unwrap().key.unwrap();
+    assert!(Arc::ptr_eq(&flags.current(&two, 0).unwrap(), &two));
+}
+
 #[tokio::test]
 async fn the_file_is_looked_at_every_second() {
     let file = InFile::new("sk-one\n");

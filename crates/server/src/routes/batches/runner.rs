@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use axum::Router;
 use axum::body::{Body, to_bytes};
-use axum::{Extension, Router};
 use bytes::Bytes;
 use http::{HeaderMap, Request, header};
 use serde_json::Value;
@@ -20,6 +20,7 @@ use tower::ServiceExt;
 
 use crate::app::App;
 use crate::live_batches::{BatchEntry, LinePermit, LiveBatch, MAX_LINES_AT_ONCE};
+use crate::routes::batches::round::Round;
 use crate::routes::files::{find_file, put_file};
 use crate::routes::{completions, embeddings, responses};
 use loquent_dialects::batches::batch::{
@@ -52,6 +53,22 @@ const REFUSED: [u16; 2] = [429, 503];
 const ANSWER: u8 = b'+';
 const ERROR: u8 = b'-';
 
+/// Why a line has no answer.
+enum NoAnswer {
+    /// The server refuses it now, and may answer it after this time.
+    Refused(Duration),
+    /// It has an error with this code and message.
+    Failed(&'static str, &'static str),
+}
+
+const BROKE_OFF: NoAnswer =
+    NoAnswer::Failed("invalid_response", "The answer broke off, or is too long.");
+const NOT_JSON: NoAnswer = NoAnswer::Failed("invalid_response", "The answer is not JSON.");
+const KEY_REVOKED: NoAnswer = NoAnswer::Failed(
+    "key_revoked",
+    "The API key of the batch was removed or has expired before this request.",
+);
+
 /// Place of a line whose input was deleted.
 const GONE: Range<usize> = 0..0;
 
@@ -68,6 +85,8 @@ struct Run {
     /// Answers the lines.
     router: Router,
     owner: Owner,
+    /// Sends the lines, as it was when the batch began.
+    identity: Identity,
     live: Arc<LiveBatch>,
     fence: AnswerFence,
     input: Bytes,
@@ -88,20 +107,18 @@ pub fn wish_id(id: &str) -> String {
     format!("{id}.cancel")
 }
 
-/// Runs `batch` of `identity` from now on, unless it runs here already.
-pub fn start(app: &Arc<App>, identity: &Identity, batch: RequestBatch, fence: AnswerFence) {
-    let owner = identity.owner();
-    let Some(entry) = app.batches.enter(owner, batch) else { return };
+/// Runs the batch `entry` of `identity` from now on.
+pub fn start(app: &Arc<App>, identity: &Identity, entry: BatchEntry, fence: AnswerFence) {
     let router = Router::new()
         .merge(completions::routes())
         .merge(embeddings::routes())
         .merge(responses::routes())
-        .layer(Extension(identity.of_batches()))
         .with_state(app.clone());
     let run = Run {
         app: app.clone(),
         router,
-        owner,
+        owner: identity.owner(),
+        identity: identity.of_batches(),
         live: entry.batch.clone(),
         fence,
         input: Bytes::new(),
@@ -154,7 +171,7 @@ impl Run {
     /// Checks the input and answers the lines.
     async fn work(&mut self, is_checked: bool) -> Result<Worked, Stopped> {
         // One input is in memory for each permit.
-        let _permit = self.app.batches.work_permit(self.owner).await;
+        let mut permit = self.app.batches.work_permit(self.owner).await;
         if let Err(errors) = self.load().await {
             return self.refuse(errors).await;
         }
@@ -166,9 +183,22 @@ impl Run {
             }
         });
         self.save(&batch).await?;
-        let pending = self.pending(&batch.id, is_checked).await;
-        self.answer_all(pending).await?;
-        Ok(Worked::Answered)
+        let mut pending = self.pending(&batch.id, is_checked).await;
+        loop {
+            let (left, wait) = self.answer_all(pending).await;
+            if left.is_empty() {
+                return Ok(Worked::Answered);
+            }
+            pending = left;
+            // Others have the turn until then, and the memory.
+            (self.input, self.lines) = (Bytes::new(), Arc::default());
+            drop(permit);
+            tokio::time::sleep(wait).await;
+            permit = self.app.batches.work_permit(self.owner).await;
+            if let Err(errors) = self.load().await {
+                return self.refuse(errors).await;
+            }
+        }
     }
 
     /// Reads the input, and finds its lines. A wrong input has none; of one that was deleted
@@ -245,30 +275,31 @@ impl Run {
         });
     }
 
-    /// Answers the lines in `pending`, some at a time; dropped, it ends those that are being
-    /// answered.
-    async fn answer_all(&self, pending: Vec<usize>) -> Result<(), Stopped> {
-        let run = Arc::new(self.clone());
-        let (pending, next) = (Arc::new(pending), Arc::new(AtomicUsize::new(0)));
+    /// Answers the lines in `pending`, some at a time, until all have an answer or the server
+    /// refuses whatever is sent; returns the others, and when to send them. Dropped, it ends those
+    /// that are being answered.
+    async fn answer_all(&self, pending: Vec<usize>) -> (Vec<usize>, Duration) {
+        let (run, round) = (Arc::new(self.clone()), Arc::new(Round::new(pending)));
         // Dropping the set ends its tasks, and with them the requests under way.
         let mut workers = JoinSet::new();
         for _ in 0..MAX_LINES_AT_ONCE {
-            let (run, pending, next) = (run.clone(), pending.clone(), next.clone());
+            let (run, round) = (run.clone(), round.clone());
             workers.spawn(async move {
-                while let Some(&at) = pending.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    run.answer_line(at).await?;
+                while let Some(at) = round.take() {
+                    match run.answer_line(at).await {
+                        None => round.on_answer(),
+                        Some(wait) => round.on_refusal(at, wait),
+                    }
                 }
-                Ok(())
             });
         }
-        while let Some(ended) = workers.join_next().await {
-            // A panic in a handler would be a fault of the server: the line stays without answer.
-            ended.unwrap_or(Ok(()))?;
-        }
-        Ok(())
+        // A panic in a handler would be a fault of the server: the line stays without answer.
+        while workers.join_next().await.is_some() {}
+        round.left()
     }
 
-    async fn answer_line(&self, at: usize) -> Result<(), Stopped> {
+    /// Stores the answer of a line, or its error; returns when to send it again if it is refused.
+    async fn answer_line(&self, at: usize) -> Option<Duration> {
         let id = self.live.now().id;
         // At another replica the client may have cancelled the batch.
         if self.app.store.shared().is_some()
@@ -276,9 +307,7 @@ impl Run {
         {
             self.live.cancel();
         }
-        let Some(request) = BatchRequest::parse(&self.input[self.lines[at].clone()]) else {
-            return Ok(());
-        };
+        let request = BatchRequest::parse(&self.input[self.lines[at].clone()])?;
         let (id_in_log, custom_id) = (RequestId::of(&HeaderMap::new()), request.custom_id.clone());
         let request_id = id_in_log.as_str().to_owned();
         let (mut mark, mut line) = match self.ask(request, id_in_log).await {
@@ -286,7 +315,10 @@ impl Run {
                 let mark = if status == ANSWERED { ANSWER } else { ERROR };
                 (mark, answer_line(&custom_id, &request_id, status, body))
             }
-            Err(why) => (ERROR, error_line(&custom_id, &request_id, "invalid_response", &why)),
+            Err(NoAnswer::Refused(wait)) => return Some(wait),
+            Err(NoAnswer::Failed(code, why)) => {
+                (ERROR, error_line(&custom_id, &request_id, code, why))
+            }
         };
         // The lines, the output made of them, and the input have room at the same time.
         let room = self.app.store.most_json_bytes() / OUTPUT_PART;
@@ -296,11 +328,12 @@ impl Run {
             mark = ERROR;
         }
         line.insert(0, mark);
-        self.store_line(&id, at, line.into()).await
+        self.store_line(&id, at, line.into()).await;
+        None
     }
 
     /// Stores a line, however long the store is away: it was computed.
-    async fn store_line(&self, id: &str, at: usize, json: Bytes) -> Result<(), Stopped> {
+    async fn store_line(&self, id: &str, at: usize, json: Bytes) {
         let created_s = unix_time_s();
         let object = StoredObject {
             id: line_id(id, at),
@@ -314,40 +347,44 @@ impl Run {
         .await;
         self.app.metrics.on_batch_line(json.first() == Some(&ANSWER));
         self.count(&json);
-        Ok(())
     }
 
-    /// Sends a request as soon as it may begin, and again while the server refuses it.
-    async fn ask(&self, request: BatchRequest, id: RequestId) -> Result<(u16, Value), String> {
+    /// Sends a request as soon as it may begin.
+    async fn ask(&self, request: BatchRequest, id: RequestId) -> Result<(u16, Value), NoAnswer> {
         let endpoint = self.live.now().endpoint;
         let mut body = request.body;
         if endpoint == BatchEndpoint::Responses {
             // Its output is stored here, once.
             body.entry("store").or_insert(Value::Bool(false));
         }
-        let body = Bytes::from(Value::Object(body).to_string());
-        loop {
-            let permit = self.line_permit().await;
-            let call = Request::post(endpoint.path());
-            let call = call.header(header::CONTENT_TYPE, "application/json").extension(id.clone());
-            let call = call.body(Body::from(body.clone())).expect("its parts are valid");
-            let Ok(response) = self.router.clone().oneshot(call).await;
-            let (head, answer) = response.into_parts();
-            let most = self.app.store.most_json_bytes();
-            // The permit is held until the whole answer is there.
-            let answer = to_bytes(answer, most).await;
-            drop(permit);
-            let status = head.status.as_u16();
-            // An engine that ends takes its answers with it; the line is whole again later.
-            let failed = status >= 500 && self.app.ready().is_err();
-            if REFUSED.contains(&status) || failed {
-                tokio::time::sleep(retry_after(&head.headers)).await;
-                continue;
-            }
-            let answer = answer.map_err(|_| "The answer broke off, or is too long.".to_owned())?;
-            let json = serde_json::from_slice(&answer);
-            return Ok((status, json.map_err(|_| "The answer is not JSON.".to_owned())?));
+        let body = Value::Object(body).to_string();
+        let permit = self.line_permit().await;
+        let identity = self.current_identity().ok_or(KEY_REVOKED)?;
+        let call = Request::post(endpoint.path());
+        let call = call.header(header::CONTENT_TYPE, "application/json");
+        let call = call.extension(id).extension(identity);
+        let call = call.body(Body::from(body)).expect("its parts are valid");
+        let Ok(response) = self.router.clone().oneshot(call).await;
+        let (head, answer) = response.into_parts();
+        // The permit is held until the whole answer is there.
+        let answer = to_bytes(answer, self.app.store.most_json_bytes()).await;
+        drop(permit);
+        let status = head.status.as_u16();
+        // An engine that ends takes its answers with it; the line is whole again later.
+        let failed = status >= 500 && self.app.ready().is_err();
+        if REFUSED.contains(&status) || failed {
+            return Err(NoAnswer::Refused(retry_after(&head.headers)));
         }
+        let answer = answer.map_err(|_| BROKE_OFF)?;
+        let json = serde_json::from_slice(&answer);
+        Ok((status, json.map_err(|_| NOT_JSON)?))
+    }
+
+    /// Returns who sends the next line, with the limits that hold now; `None` if the key is gone.
+    fn current_identity(&self) -> Option<Identity> {
+        let Some(key) = &self.identity.key else { return Some(self.identity.clone()) };
+        let key = self.app.config.api_keys.current(key, unix_time_s()).ok()?;
+        Some(Identity::of_key(key).of_batches())
     }
 
     /// Waits until a line may begin.
