@@ -152,7 +152,9 @@ def ratios_to_peers(record, measure):
 
 
 def peers(record, measure):
-    told = [f"{ratio} times {peer}'s" for _, ratio, peer in ratios_to_peers(record, measure)]
+    # What is said of a ratio stands behind the peer.
+    told = [f"{ratio.partition(' (')[0]} times {peer}'s{''.join(ratio.partition(' (')[1:])}"
+            for _, ratio, peer in ratios_to_peers(record, measure)]
     return "; ".join(told) or None
 
 

@@ -20,6 +20,7 @@ sys.path[:] = path_before
 plot = results.plot
 history, machine, measured, page, tables = (results.history, results.machine, results.measured, results.page,
                                             results.tables)
+peer_runs = results.peer_runs
 
 
 def test_what_is_generated_is_that_of_the_records():
@@ -372,6 +373,45 @@ def test_the_least_favourable_peer_comes_first():
     record = kept(3.46)
     record["tables"] += kept(2.55, peer="ik_llama")["tables"]
     assert page.peers(record, "completion tokens/s") == "2.55 [1.0, 9.0] times ik_llama's; 3.46 [1.0, 9.0] times llama-server's"
+
+
+def beside(theirs, ours, times=(20.0, 20.0, 20.0, 20.0), memory=(300.0, 300.0, 300.0, 300.0)):
+    """A record of compare.py with these runs: its table has the medians, of which the target is missed."""
+    head = ["measure", "ik_llama.cpp", "Loquent", "ratio [least, most]", "target"]
+    values = {"completion tokens/s": (theirs, ours), "TTFT p99": (times, [10.0] * 4),
+              "memory while serving, MiB": (memory, [100.0, 200.0, 300.0, 400.0])}
+    return {**kept(1.0), "load": {"busy": False}, "captions": [""], "engine": "shape",
+            "tables": [[head, ["completion tokens/s", "30.0", "50.0", "1.70 [1.25, 3.00]", ">= 1.6"],
+                        ["TTFT p99", "20.0", "10.0", "0.50 [0.50, 0.50]", "<= 0.6"],
+                        ["memory while serving, MiB", "300.0", "250.0", "0.83 [0.33, 1.33]", "<= 0.8"],
+                        ["peak memory of its life, MiB", "500", "400", "0.80", "<= 0.8"]]],
+            "runs": [{"ik_llama.cpp": {key: list(pair[0]) for key, pair in values.items()},
+                      "loquent": {key: list(pair[1]) for key, pair in values.items()}}]}
+
+
+def test_a_peer_that_gets_slower_from_run_to_run_is_judged_by_its_best_run():
+    record = peer_runs.read(beside([40.0, 30.0, 25.0, 20.0], [50.0, 51.0, 52.0, 60.0], times=[20.0, 40.0, 60.0, 16.0]))
+    throughput, ttft, memory, peak = record["tables"][0][1:]
+    assert throughput[1:4] == ["40.0", "50.0", "1.25 [1.25, 3.00] (its runs fall from 40.0 to 20.0: by its best)"]
+    # Its other measures are of tired runs too, and its best one is taken.
+    assert ttft[3] == "0.62 [0.17, 0.62] (its runs get slower: by its best)" and ttft[1] == "16.0"
+    assert [well for *_, well in tables.judged(record["tables"])] == [False, False, False, True]
+    assert "(its runs" not in memory[3] + peak[3]
+    assert page.told("{one|peers|completion tokens/s}", {"one": record}) == (
+        "1.25 [1.25, 3.00] times ik_llama.cpp's (its runs fall from 40.0 to 20.0: by its best)")
+    assert [ratio for _, ratio, *_ in plot.measures({"one": record})] == [1.25, 0.62, 1.33]
+
+
+@pytest.mark.parametrize("theirs", [[40.0, 36.0, 34.0, 33.0], [40.0, 25.0, 26.0, 20.0], [40.0, 40.0, 30.0, 20.0],
+                                    [20.0, 25.0, 30.0, 40.0]])
+def test_a_peer_that_does_not_fall_all_the_way_is_judged_by_its_median(theirs):
+    raw = beside(theirs, [50.0] * 4)
+    assert peer_runs.read(raw)["tables"][0][:3] == raw["tables"][0][:3]
+
+
+def test_a_time_that_grows_alone_is_that_of_the_best_run_alone():
+    rows = peer_runs.read(beside([40.0] * 4, [50.0] * 4, times=[10.0, 11.0, 12.0, 13.0]))["tables"][0][1:]
+    assert rows[0][3] == "1.70 [1.25, 3.00]" and rows[1][3].startswith("1.00 [0.77, 1.00] (its runs rise from 10.0")
 
 
 def test_every_placeholder_names_a_bench():
