@@ -3,7 +3,7 @@
 import re
 import textwrap
 
-from . import tables
+from . import peer_runs, tables
 from .benches import BENCHES
 
 #: A placeholder: the bench, the beginning of the row's cells, the beginning of the column's head.
@@ -20,8 +20,9 @@ README_ROWS = [
     ("16 concurrent requests: tokens/s", "{stage15-gemma3|peers|completion tokens/s}"),
     ("one request: tokens/s", "{one|peers|completion tokens/s}"),
     ("one request: tokens/s", "{one-smollm2|peers|completion tokens/s}"),
-    ("peak memory at 16 concurrent requests",
-     "{stage15|peak memory|Loquent} MiB, llama-server {stage15|peak memory|llama-server}"),
+    ("one request: tokens/s", "{one-gemma3|peers|completion tokens/s}"),
+    *(("peak memory at 16 concurrent requests", f"{{{name}|peers|peak memory}}")
+      for name in ("stage15", "stage15-smollm2", "stage15-gemma3")),
     ("48 streams through Loquent to three servers: throughput against the three alone",
      "{upstreams|one of 48|ratio}"),
     ("in front of llama-server: throughput through Loquent against direct", "{upstream|output tokens/s|ratio}"),
@@ -36,11 +37,11 @@ README_ROWS = [
 
 #: The ten lines at the head of RESULTS.md. A line one of whose records is missing is left out.
 LINES = [
-    "16 concurrent requests, tokens per second: {stage15|peers|completion tokens/s}, with "
-    "{stage15|peak memory|ratio} of its peak memory. One request: {one|peers|completion tokens/s}. Both on Qwen3-0.6B's "
+    "16 concurrent requests, tokens per second: {stage15|peers|completion tokens/s}; peak memory "
+    "{stage15|peers|peak memory}. One request: {one|peers|completion tokens/s}. Both on Qwen3-0.6B's "
     "shape with random weights",
-    "The same on SmolLM2-135M, a trained model: {stage15-smollm2|peers|completion tokens/s}, with "
-    "{stage15-smollm2|peak memory|ratio} of its peak memory; one request {one-smollm2|peers|completion tokens/s}",
+    "The same on SmolLM2-135M, a trained model: {stage15-smollm2|peers|completion tokens/s}; "
+    "peak memory {stage15-smollm2|peers|peak memory}; one request {one-smollm2|peers|completion tokens/s}",
     "Real packets over a link that loses 15 % in bursts, simulated tokens, time without new text against the better "
     "TCP: {delivery|400 ms;Loquent|against the better TCP} at a round trip of 400 ms, "
     "{delivery|100 ms;Loquent|against the better TCP} at 100 ms",
@@ -148,7 +149,7 @@ def ratios_to_peers(record, measure):
         ratio = tables.cell([[head, *rows]], measure, "ratio") if head[2:3] == ["Loquent"] else None
         if ratio and tables.number(ratio) is not None:
             found.append((tables.number(ratio), ratio, head[1]))
-    return sorted(found)
+    return sorted(found, reverse=not peer_runs.more_is_better(measure))
 
 
 def peers(record, measure):

@@ -5,6 +5,8 @@ median of its own: the number of runs decides it. Its ratio is that of its best 
 grows while a cache fills, so that of the last run counts, which is the largest.
 """
 
+import itertools
+
 #: A table against a peer; its name stands second.
 HEAD = ["measure", "Loquent", "ratio [least, most]", "target"]
 MEMORY = "memory while serving, MiB"
@@ -30,7 +32,7 @@ def more_is_better(measure):
 def falls(values, measure):
     """Whether a peer is worse in each run than in the one before, by more than a fifth in all."""
     speeds = values if more_is_better(measure) else [1 / value for value in values if value]
-    steady = len(speeds) > 2 and all(after < before for before, after in zip(speeds, speeds[1:]))
+    steady = len(speeds) > 2 and all(after < before for before, after in itertools.pairwise(speeds))
     return steady and speeds[-1] < (1 - FALL) * speeds[0]
 
 

@@ -414,6 +414,22 @@ def test_a_time_that_grows_alone_is_that_of_the_best_run_alone():
     assert rows[0][3] == "1.70 [1.25, 3.00]" and rows[1][3].startswith("1.00 [0.77, 1.00] (its runs rise from 10.0")
 
 
+def test_every_comparison_at_16_requests_and_at_one_has_a_row():
+    rows = {figure for _, figure in page.README_ROWS}
+    for name in results.BENCHES:
+        if name.split("-")[0] in ("one", "stage15"):
+            assert f"{{{name}|peers|completion tokens/s}}" in rows, name
+        if name.split("-")[0] == "stage15":
+            assert f"{{{name}|peers|peak memory}}" in rows, name
+
+
+def test_where_less_is_better_the_largest_ratio_comes_first():
+    record = beside([40.0] * 4, [50.0] * 4)
+    other = json.loads(json.dumps(record["tables"][0]).replace("ik_llama.cpp", "llama-server").replace("0.80", "1.06"))
+    record["tables"].append(other)
+    assert page.peers(record, "peak memory") == "1.06 times llama-server's; 0.80 times ik_llama.cpp's"
+
+
 def test_every_placeholder_names_a_bench():
     for text in [*page.LINES, *(figure for _, figure in page.README_ROWS)]:
         found = page.PLACEHOLDER.findall(text)
