@@ -10,6 +10,8 @@ from .benches import BENCHES
 PLACEHOLDER = re.compile(r"\{([\w-]+)\|([^|}]*)\|([^}]*)\}")
 HEADING = "## How fast\n"
 TIMES = re.compile(r"<!-- times -->.*?<!-- end of times -->", re.DOTALL)
+#: The servers of README's comparison that are measured, by the beginning of the peers' names.
+COMPARED = {"llama": "llama.cpp", "vllm": "vLLM"}
 #: Parts of other pages: see measured.py.
 MEASURED = re.compile(r"<!-- measured: ([\w-]+) -->.*?<!-- end of measured -->", re.DOTALL)
 
@@ -294,14 +296,16 @@ def how_fast(records):
 
 
 def times(records):
-    """How many times as fast as its peers Loquent is at 16 requests: the least and the most of all peers and machines."""
-    found = [ratio for (_, name), record in records.items() if name.split("-")[0] == "stage15"
+    """How many times as fast as the peers of README's comparison Loquent is at 16 requests: the least and the most."""
+    found = [(ratio, COMPARED[peer.partition("-")[0]]) for (_, name), record in records.items()
+             if name.split("-")[0] == "stage15"
              and record["outcome"] != "failed" and "avx512_vnni" in record["machine"]["flags"].split()
-             for ratio, *_ in ratios_to_peers(record, "completion tokens/s")]
+             for ratio, _, peer in ratios_to_peers(record, "completion tokens/s") if peer.partition("-")[0] in COMPARED]
     if not found:
         return ""
-    least, most = (f"{value:.1f}" for value in (min(found), max(found)))
-    return f", [{least if least == most else f'{least} to {most}'} times as fast](#how-fast) at 16 requests"
+    least, most = (f"{value:.1f}" for value in (min(found)[0], max(found)[0]))
+    whose = " and ".join(sorted({peer for _, peer in found}))
+    return f", [{least if least == most else f'{least} to {most}'} times as fast](#how-fast) as {whose} at 16 requests"
 
 
 def readme(text, records):
