@@ -11,7 +11,7 @@ PLACEHOLDER = re.compile(r"\{([\w-]+)\|([^|}]*)\|([^}]*)\}")
 HEADING = "## How fast\n"
 TIMES = re.compile(r"<!-- times -->.*?<!-- end of times -->", re.DOTALL)
 #: The servers of README's comparison that are measured, by the beginning of the peers' names.
-COMPARED = {"llama": "llama.cpp", "vllm": "vLLM"}
+COMPARED = {"llama": "llama-server", "vllm": "vLLM"}
 #: Parts of other pages: see measured.py.
 MEASURED = re.compile(r"<!-- measured: ([\w-]+) -->.*?<!-- end of measured -->", re.DOTALL)
 
@@ -167,15 +167,21 @@ def targets(records):
     for (machine, name), record in ordered(records):
         shown = f"{name} ({machine})" if machine else name
         if record["outcome"] == "failed":
-            out.append(f"| {shown} | | {record['engine']} | | | **failed** |")
+            out.append(f"| {shown} | | {engine(record)} | | | **failed** |")
             continue
         is_busy = ", on a busy machine" * record["load"]["busy"]
-        out += [f"| {shown} | {label} | {record['engine']} | {cell} | {target} "
+        out += [f"| {shown} | {label} | {engine(record)} | {cell} | {target} "
                 f"| {'reached' if well else '**missed**'}{is_busy} |"
                 for label, cell, target, well in tables.judged(record["tables"], record["captions"])]
     if len(out) == 2:
         return "Nothing is measured yet.\n"
     return f"{len(list(missed(records)))} of {len(out) - 2} are missed.\n\n" + "\n".join(out) + "\n"
+
+
+def engine(record):
+    """What computes. vLLM reads no GGUF: bench/peers/checkpoint.py makes it a checkpoint of the same weights."""
+    has_vllm = any(table[0][1] == "vllm" for table in filter(peer_runs.is_comparison, record["tables"]))
+    return record["engine"] + "; in vLLM the same weights as bfloat16" * has_vllm
 
 
 def ordered(records):
@@ -243,7 +249,7 @@ def rendered(record, letter):
     versions = ", ".join(f"{name}: {' '.join(version.split()[:2]).strip(',')}" for name, version in record["versions"].items()
                          if version)
     about = [f"{record['date']}, commit {record['commit'][:9]}, tree {record['tree'][:9]}, machine {letter}",
-             record["engine"][0].upper() + record["engine"][1:], versions]
+             engine(record)[0].upper() + engine(record)[1:], versions]
     out = [f"`{record['command']}`\n", filled(". ".join(filter(None, about)) + ".") + "\n", filled(busy(record["load"])) + "\n"]
     if record["outcome"] == "failed":
         out += ["**Failed**:\n", f"```\n{record['cause']}\n```\n"]
@@ -287,7 +293,7 @@ def how_fast(records):
                           "of a simulated engine measure delivery alone, and random weights give real speed and no "
                           "meaningful text.") + "\n")
         out.append("\n".join(["| measure | figure | what computes | section |", "| --- | --- | --- | --- |",
-                              *(f"| {measure} | {text} | {here[name]['engine']} | {name} |"
+                              *(f"| {measure} | {text} | {engine(here[name])} | {name} |"
                                 for measure, text, name in rows)]) + "\n")
     else:
         out.append("Nothing is measured of this version yet: `make results` measures.\n")

@@ -366,9 +366,15 @@ def test_times_as_fast_is_a_range_over_peers_and_processors():
                ("", "one"): kept(1.1), ("spr", "stage15"): kept(0.5, outcome="failed"),
                # README's table has no column for it.
                ("", "stage15-gemma3"): kept(6.2, peer="ik_llama.cpp")}
-    assert page.times(records) == ", [1.7 to 3.5 times as fast](#how-fast) as llama.cpp and vLLM at 16 requests"
-    assert page.times({("", "stage15"): kept(3.04)}) == ", [3.0 times as fast](#how-fast) as llama.cpp at 16 requests"
+    assert page.times(records) == ", [1.7 to 3.5 times as fast](#how-fast) as llama-server and vLLM at 16 requests"
+    assert page.times({("", "stage15"): kept(3.04)}) == ", [3.0 times as fast](#how-fast) as llama-server at 16 requests"
     assert page.times({}) == ""
+
+
+def test_the_weights_of_vllm_are_named():
+    record = {**kept(1.2, peer="vllm"), "engine": "SmolLM2, Q4_1"}
+    assert page.engine(record) == "SmolLM2, Q4_1; in vLLM the same weights as bfloat16"
+    assert page.engine({**kept(1.2), "engine": "SmolLM2, Q4_1"}) == "SmolLM2, Q4_1"
 
 
 def test_the_least_favourable_peer_comes_first():
