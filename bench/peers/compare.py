@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Loquent against other servers on one machine, each at its best settings, in alternating runs.
+"""Loquent against other servers on one machine, each at the best settings that were tried, in alternating runs.
 
     bench/peers/compare.py stage15 --model qwen.gguf
     bench/peers/compare.py stage15 --model smollm2.gguf --only llama-server-clang,ik_llama.cpp
@@ -7,7 +7,7 @@
 
 Every peer that bench/peers/build.sh has built is compared (--only names some). Its settings are searched first, one
 factor at a time, by the measure of the table's first row; the best ones get --tune-runs runs each, and the best median
-is taken. Then both servers hold the same model at once, and `loquent bench load` drives them in turn from one process,
+is taken. Settings for which --tune-minutes are too short are left out and named. Then both servers hold the same model at once, and `loquent bench load` drives them in turn from one process,
 so that a drift of the machine touches both. Prompts are unique and of 100 to 400 tokens. Ratios are run by run, as
 median [least, most]; bench/records/peer_runs.py says which count. Needs a quiet machine.
 

@@ -1,5 +1,6 @@
 """What the records look like in bench/RESULTS.md and in README: every figure there comes from here."""
 
+import itertools
 import re
 import textwrap
 
@@ -8,6 +9,8 @@ from .benches import BENCHES
 
 #: A placeholder: the bench, the beginning of the row's cells, the beginning of the column's head.
 PLACEHOLDER = re.compile(r"\{([\w-]+)\|([^|}]*)\|([^}]*)\}")
+#: What the caption of a comparison says of settings that were left out: bench/peers/compare.py.
+TRIED = re.compile(r"the best of (\d+) settings, [^;]*(?:; \d+ of them failed)?; no time for ([^;]*);")
 HEADING = "## How fast\n"
 TIMES = re.compile(r"<!-- times -->.*?<!-- end of times -->", re.DOTALL)
 #: The servers of README's comparison that are measured, by the beginning of the peers' names.
@@ -56,8 +59,8 @@ LINES = [
     "By format and shape, random weights, against llama.cpp's kernels in the same program: {formats|range|ratio, 1 stream} "
     "times at one stream, {formats|range|ratio, 16 streams} at 16; with AVX2 alone {formats-avx2|range|ratio, 1 stream} "
     "and {formats-avx2|range|ratio, 16 streams} times",
-    "A 4,000-token prompt beside four streams, Qwen3-0.6B's shape with random weights: their worst gaps are "
-    "{inject|ICL p99|ratio} of llama-server's, its own first token comes after {inject|injected TTFT|ratio} of the time",
+    "A 4,000-token prompt beside four streams, Qwen3-0.6B's shape with random weights: p99 of their gaps "
+    "{inject|peers|ICL p99}; its own time to first token {inject|peers|injected TTFT}",
     "Streams of a simulated engine leave downloads on one bottleneck {fairness|range|ratio} of what event streams leave "
     "them. Under all attacks at once {abuse|honest streams lost|under attack} honest streams are lost, with gaps "
     "{abuse|ICL p99|ratio} times the quiet ones",
@@ -145,13 +148,27 @@ def figure(records, name, row, column):
 
 
 def ratios_to_peers(record, measure):
-    """The ratio [least, most] to each peer that a bench compares with, the least favourable first."""
+    """The ratio [least, most] to each peer that a bench compares with, the least favourable first.
+
+    Behind it stands in brackets what the ratio doesn't say: falling runs, and settings of the peer that were left out.
+    """
     found = []
-    for head, *rows in record["tables"]:
+    for (head, *rows), caption in itertools.zip_longest(record["tables"], record.get("captions", ())):
         ratio = tables.cell([[head, *rows]], measure, "ratio") if head[2:3] == ["Loquent"] else None
         if ratio and tables.number(ratio) is not None:
-            found.append((tables.number(ratio), ratio, head[1]))
+            ratio, _, why = ratio.removesuffix(")").partition(" (")
+            notes = "; ".join(filter(None, [why, tried(caption or "")]))
+            found.append((tables.number(ratio), f"{ratio} ({notes})" if notes else ratio, head[1]))
     return sorted(found, reverse=not peer_runs.more_is_better(measure))
+
+
+def tried(caption):
+    """How many of a peer's settings were tried, where some were left out."""
+    found = TRIED.search(caption)
+    if not found:
+        return ""
+    settings = int(found[1])
+    return f"{settings} of {settings + len(found[2].split(', '))} settings tried"
 
 
 def peers(record, measure):

@@ -371,6 +371,23 @@ def test_times_as_fast_is_a_range_over_peers_and_processors():
     assert page.times({}) == ""
 
 
+def test_settings_of_a_peer_that_were_left_out_are_counted_beside_its_ratio():
+    told = "peer: `-t 2`, the best of 2 settings, searched in 3.5 min, 3 runs for the choice"
+    for more, expected in [("; no time for -fa on -t 2, -t 1", " (2 of 4 settings tried)"), ("", ""),
+                           ("; 1 of them failed; no time for -t 1", " (2 of 3 settings tried)")]:
+        record = {**kept(2.0), "captions": [f"{told}{more}; loquent: `--context 512`; temperature 0."]}
+        assert page.peers(record, "completion tokens/s") == f"2.0 [1.0, 9.0] times llama-server's{expected}"
+    record = peer_runs.read({**beside([40.0, 30.0, 25.0, 20.0], [50.0] * 4),
+                             "captions": [f"{told}; no time for -t 1; loquent: `x`"]})
+    assert page.peers(record, "completion tokens/s").endswith("to 20.0: by its best; 2 of 3 settings tried)")
+
+
+def test_what_the_search_says_is_what_the_pages_count():
+    for (_, name), record in results.read_all().items():
+        for caption in record["captions"]:
+            assert bool(page.tried(caption)) == ("no time for" in caption), name
+
+
 def test_the_weights_of_vllm_are_named():
     record = {**kept(1.2, peer="vllm"), "engine": "SmolLM2, Q4_1"}
     assert page.engine(record) == "SmolLM2, Q4_1; in vLLM the same weights as bfloat16"
