@@ -306,8 +306,9 @@ def how_fast(records):
                                  for *_, name in rows)
         out.append(filled(f"Measured on {' and on '.join(machines)}, which the load generator shares with the servers. "
                           "Each row is from the section of [bench/RESULTS.md](bench/RESULTS.md) that it names, with its "
-                          "command, its commit and every target that was missed. Ratios are medians [least, most]. Rows "
-                          "of a simulated engine measure delivery alone, and random weights give real speed and no "
+                          "command, its commit and every target that was missed. Ratios are medians [least, most] of "
+                          "the runs; changes of the time without new text are means [least, most] of the seeds. Rows of "
+                          "a simulated engine measure delivery alone, and random weights give real speed and no "
                           "meaningful text.") + "\n")
         out.append("\n".join(["| measure | figure | what computes | section |", "| --- | --- | --- | --- |",
                               *(f"| {measure} | {text} | {engine(here[name])} | {name} |"
