@@ -9,7 +9,8 @@
     bench/results.py --check                       whether all that is generated is that of the records, and whether
                                                    the history has their commits
 
-`make results` builds one release binary first, so that all figures are of one build. The record of a bench is
+`make results` builds one release binary first, so that what it measures is of one build; a record that is kept from
+before is of its own, and names the commit. The record of a bench is
 bench/results/NAME.json: the tables that it printed, the values of its runs, its command, the commit and the tree, the
 machine, the versions, how busy the machine was, and whether it failed or missed a target. A record replaces the one
 before it, whatever came of the bench. RESULTS.md, README's section "How fast", the picture, and the parts of README and

@@ -304,7 +304,10 @@ def how_fast(records):
     if rows:
         machines = dict.fromkeys(named(here[name]["machine"]) + f" ({instructions(here[name]['machine'])})"
                                  for *_, name in rows)
-        out.append(filled(f"Measured on {' and on '.join(machines)}, which the load generator shares with the servers. "
+        builds = len({here[name]["commit"] for *_, name in rows})
+        of = "the build of one commit" if builds == 1 else f"builds of {builds} commits"
+        out.append(filled(f"Measured on {' and on '.join(machines)}, which the load generator shares with the servers; "
+                          f"the rows are of {of}. "
                           "Each row is from the section of [bench/RESULTS.md](bench/RESULTS.md) that it names, with its "
                           "command, its commit and every target that was missed. Ratios are medians [least, most] of "
                           "the runs; changes of the time without new text are means [least, most] of the seeds. Rows of "

@@ -154,6 +154,14 @@ def test_a_record_holds_what_was_measured_on_what_and_the_pages_follow(copy):
     assert copy.check() == ""
 
 
+def test_readme_says_of_how_many_commits_its_rows_are(copy):
+    copy.measure()
+    assert "the rows are of the build of one commit." in " ".join(copy.text("README.md").split())
+    copy.rewrite(commit="0" * 40)
+    copy.results("--render")
+    assert "the rows are of builds of 2 commits." in " ".join(copy.text("README.md").split())
+
+
 def test_what_was_measured_on_a_busy_machine_says_so_in_its_row(copy):
     copy.measure()
     for busy in (True, False):
