@@ -10,10 +10,9 @@
                                                    the history has their commits
 
 `make results` builds one release binary first, so that what it measures is of one build; a record that is kept from
-before is of its own, and names the commit. The record of a bench is
-bench/results/NAME.json: the tables that it printed, the values of its runs, its command, the commit and the tree, the
-machine, the versions, how busy the machine was, and whether it failed or missed a target. A record replaces the one
-before it, whatever came of the bench. RESULTS.md, README's section "How fast", the picture, and the parts of README and
+before is of its own, and names the commit. The record of a bench is bench/results/NAME.json: the tables that it
+printed, the values of its runs, its command, the commit and the tree, the machine, the versions, how busy the machine
+was, and whether it failed or missed a target. A record replaces the one before it, whatever came of the bench. RESULTS.md, README's section "How fast", the picture, and the parts of README and
 docs/eloquent.md between `<!-- measured: NAME -->` marks are written from the records alone, but for simulated figures
 beside real ones, which are bench/sim.json's.
 """

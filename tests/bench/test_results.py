@@ -34,6 +34,21 @@ def test_the_history_has_the_commit_or_the_tree_of_every_record():
     assert not results.check_history()
 
 
+def commits_that_are_not_here(folder):
+    """The commits that documentation and plans in `folder` name and that HEAD does not descend from."""
+    pages = [folder / "README.md", *folder.glob("docs/**/*.md"), *folder.glob("plans/**/*.toml")]
+    named = {commit for page in pages for commit in re.findall(r"commit `?([0-9a-f]{7,40})\b", page.read_text())}
+    is_here = lambda commit: subprocess.run(["git", "merge-base", "--is-ancestor", commit, "HEAD"], cwd=folder,
+                                            capture_output=True).returncode == 0
+    return sorted(commit for commit in named if not is_here(commit))
+
+
+def test_the_history_has_every_commit_that_a_page_or_a_plan_names():
+    if history.is_shallow(ROOT) and os.environ.get("CI") != "true":
+        pytest.skip("the history is not all here")
+    assert commits_that_are_not_here(ROOT) == []
+
+
 def git(repo, *words):
     who = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
     return subprocess.run(["git", *who, *words], cwd=repo, check=True, capture_output=True, text=True).stdout.strip()
@@ -206,6 +221,12 @@ def test_a_record_of_a_commit_that_no_history_has_is_found(copy):
     copy.rewrite(commit="d7406f7aa" + "0" * 31, tree=git(copy.root, "rev-parse", "HEAD^{tree}"))
     copy.results("--render")
     assert copy.check() == ""
+
+
+def test_a_commit_that_a_page_names_is_looked_for(copy):
+    here = git(copy.root, "rev-parse", "--short=9", "HEAD")
+    (copy.root / "docs/page.md").write_text(f"Measured at commit {here}, and at commit `6ec9759c4`.\n")
+    assert commits_that_are_not_here(copy.root) == ["6ec9759c4"]
 
 
 def test_a_record_of_another_script_has_its_commit_looked_for_too(copy):
