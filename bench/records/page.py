@@ -310,8 +310,8 @@ def how_fast(records):
                           f"the rows are of {of}. "
                           "Each row is from the section of [bench/RESULTS.md](bench/RESULTS.md) that it names, with its "
                           "command, its commit and every target that was missed. Ratios are medians [least, most] of "
-                          "the runs; changes of the time without new text are means [least, most] of the seeds. Rows of "
-                          "a simulated engine measure delivery alone, and random weights give real speed and no "
+                          "the runs where the figure does not say otherwise; figures of links that lose packets are means "
+                          "[least, most] of the seeds. Rows of a simulated engine measure delivery alone, and random weights give real speed and no "
                           "meaningful text.") + "\n")
         out.append("\n".join(["| measure | figure | what computes | section |", "| --- | --- | --- | --- |",
                               *(f"| {measure} | {text} | {engine(here[name])} | {name} |"
