@@ -9,8 +9,8 @@ Every peer that bench/peers/build.sh has built is compared (--only names some). 
 factor at a time, by the measure of the table's first row; the best ones get --tune-runs runs each, and the best median
 is taken. Settings for which --tune-minutes are too short are left out and named. Then both servers hold the same model
 at once, and `loquent bench load` drives them in turn from one process, so that a drift of the machine touches both.
-Prompts are unique and of 100 to 400 tokens. Ratios are run by run, as
-median [least, most]; bench/records/peer_runs.py says which count. Needs a quiet machine.
+Prompts are unique and of 100 to 400 tokens. Ratios are run by run, as median [least, most]; bench/records/peer_runs.py
+says which count. Needs a quiet machine.
 
 Prints a table for each peer, and after it a line `runs: {JSON}` with the value of every run, by server and measure, and
 all settings that were tried.
