@@ -9,10 +9,10 @@
     bench/results.py --check                       whether all that is generated is that of the records, and whether
                                                    the history has their commits
 
-`make results` builds one release binary first, so that all figures are of one build. The record of a bench is
-bench/results/NAME.json: the tables that it printed, the values of its runs, its command, the commit and the tree, the
-machine, the versions, how busy the machine was, and whether it failed or missed a target. A record replaces the one
-before it, whatever came of the bench. RESULTS.md, README's section "How fast", the picture, and the parts of README and
+`make results` builds one release binary first, so that what it measures is of one build; a record that is kept from
+before is of its own, and names the commit. The record of a bench is bench/results/NAME.json: the tables that it
+printed, the values of its runs, its command, the commit and the tree, the machine, the versions, how busy the machine
+was, and whether it failed or missed a target. A record replaces the one before it, whatever came of the bench. RESULTS.md, README's section "How fast", the picture, and the parts of README and
 docs/eloquent.md between `<!-- measured: NAME -->` marks are written from the records alone, but for simulated figures
 beside real ones, which are bench/sim.json's.
 """
@@ -34,7 +34,7 @@ BENCH = pathlib.Path(__file__).resolve().parent
 ROOT = BENCH.parent
 sys.path[:0] = [str(BENCH), str(BENCH / "peers")]
 import plot  # noqa: E402
-from records import history, machine, measured, page, tables  # noqa: E402
+from records import history, machine, measured, page, peer_runs, tables  # noqa: E402
 from records.benches import BENCHES, CLIENT, SHAPES, TRAINED  # noqa: E402
 
 RECORDS = BENCH / "results"
@@ -264,7 +264,7 @@ def outcome(done, bench, places):
         kept["runs"] = tables.runs(done.stdout)
     except ValueError as error:
         return {**kept, "outcome": "failed", "cause": f"a line `runs: ` is no JSON: {error}"}
-    verdicts = [well for *_, well in tables.judged(kept["tables"])]
+    verdicts = [well for *_, well in tables.judged(peer_runs.read(kept)["tables"])]
     if verdicts:
         kept["outcome"] = "reached" if all(verdicts) else "missed"
     said = anonymous((done.stderr or done.stdout).strip()[-600:], places)
@@ -376,9 +376,9 @@ def read(name, of_machine=""):
 
 
 def read_all():
-    """All records, by machine and bench; the first machine has no name."""
+    """All records as they are read, by machine and bench; the first machine has no name."""
     paths = sorted([*RECORDS.glob("*.json"), *RECORDS.glob("*/*.json")])
-    return {("" if path.parent == RECORDS else path.parent.name, path.stem): json.loads(path.read_text())
+    return {("" if path.parent == RECORDS else path.parent.name, path.stem): peer_runs.read(json.loads(path.read_text()))
             for path in paths if path.stem in BENCHES}
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Loquent against other servers on one machine, each at its best settings, in alternating runs.
+"""Loquent against other servers on one machine, each at the best settings that were tried, in alternating runs.
 
     bench/peers/compare.py stage15 --model qwen.gguf
     bench/peers/compare.py stage15 --model smollm2.gguf --only llama-server-clang,ik_llama.cpp
@@ -7,9 +7,10 @@
 
 Every peer that bench/peers/build.sh has built is compared (--only names some). Its settings are searched first, one
 factor at a time, by the measure of the table's first row; the best ones get --tune-runs runs each, and the best median
-is taken. Then both servers hold the same model at once, and `loquent bench load` drives them in turn from one process,
-so that a drift of the machine touches both. Prompts are unique and of 100 to 400 tokens. Ratios are run by run, as
-median [least, most]. Needs a quiet machine.
+is taken. Settings for which --tune-minutes are too short are left out and named. Then both servers hold the same model
+at once, and `loquent bench load` drives them in turn from one process, so that a drift of the machine touches both.
+Prompts are unique and of 100 to 400 tokens. Ratios are run by run, as median [least, most]; bench/records/peer_runs.py
+says which count. Needs a quiet machine.
 
 Prints a table for each peer, and after it a line `runs: {JSON}` with the value of every run, by server and measure, and
 all settings that were tried.
@@ -53,7 +54,9 @@ SCENARIOS = {
     "one": {
         "about": "one stream of 128 tokens",
         "bench": ["--preset", "cllm-stage15", "--ignore-eos", "-n", "4", "-c", "1", "--max-tokens", "128"],
-        "slots": 16, "context": 8192, "requests": 4, "prompt_tokens": (100, 300),
+        # One sequence: a server with more of them keeps the prompts of earlier runs in its cache, and some attend to
+        # all that is there.
+        "slots": 1, "context": 512, "requests": 4, "prompt_tokens": (100, 300),
         "metrics": [(*THROUGHPUT, 1.6), ("tpot_p50_ms", "TPOT p50", "<=", None), (*TTFT, 1.2)],
     },
     "rose050": {

@@ -11,20 +11,23 @@ import json
 import math
 import pathlib
 import re
+import sys
 
-RECORDS = pathlib.Path(__file__).resolve().parent.parent / "results"
+BENCH = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(BENCH))
+from records import peer_runs  # noqa: E402
+
+RECORDS = BENCH / "results"
 LEFT, RIGHT, TOP, STEP = 430, 990, 60, 30
 LEAST, MOST = 0.1, 8.0
-#: A table against a peer; its name stands second.
-HEAD = ["measure", "Loquent", "ratio [least, most]", "target"]
 
 
 def measures(records):
     """What of the tables of `records`, by name, is a ratio with a target: label, ratio, least, most, sign, target."""
     for name, figures in sorted(records.items()):
-        for head, *rows in figures["tables"]:
-            for row in rows if head[:1] + head[2:] == HEAD else []:
-                ratio = re.fullmatch(r"([\d.]+) \[([\d.]+), ([\d.]+)\]", row[3])
+        for head, *rows in filter(peer_runs.is_comparison, figures["tables"]):
+            for row in rows:
+                ratio = re.match(r"([\d.]+) \[([\d.]+), ([\d.]+)\]", row[3])
                 target = re.match(r"([<>]=) ([\d.]+)", row[4])
                 if ratio and target:
                     yield f"{name}, {head[1]}: {row[0]}", *map(float, ratio.groups()), target[1], float(target[2])
@@ -61,9 +64,9 @@ def svg(records):
             '<rect width="100%" height="100%" fill="#fff"/>'
             '<text x="20" y="26" font-size="15" fill="#24292f">Loquent / other servers, same model, alternating runs'
             '</text>'
-            '<text x="20" y="44" fill="#6e7781">dot: median; line: all runs; black bar: target</text>')
+            '<text x="20" y="44" fill="#6e7781">dot: median, or as RESULTS.md says; line: all runs; black bar: target</text>')
     return "\n".join([head, *body]) + "</svg>\n"
 
 
 if __name__ == "__main__":
-    print(svg({path.stem: json.loads(path.read_text()) for path in RECORDS.glob("*.json")}), end="")
+    print(svg({path.stem: peer_runs.read(json.loads(path.read_text())) for path in RECORDS.glob("*.json")}), end="")

@@ -62,8 +62,10 @@ def load(scenario, more=""):
 
 
 BESIDE = ("Each peer has the best of those settings that there was time to try (the caption says which), by the measure of "
-          "the first row. Both servers hold the same model and are driven in turn; the most probable token is taken, and "
-          "nothing is drafted. Ratios are run by run, as median [least, most].")
+          "the first row. Both servers hold the same model, vLLM the same weights as bfloat16, and are driven in turn; "
+          "the most probable token is taken, and nothing is drafted. Ratios are run by run, as median [least, most]; where a peer's runs get slower one by one, "
+          "the ratio is that of its best run. Memory while serving is that of the last run, which is the largest: it "
+          "grows while a cache fills. No run has 100 requests, so that its TTFT p99 is nearly that of the slowest.")
 LINK = ("Real packets through an emulated link between two network namespaces (`loquent link`), whose losses the "
         "simulator's seeds decide.")
 CPU_NOTE = ("`loquent-http2` is one connection for all 64 streams, as of a gateway; FastAPI has 64 HTTP/1.1 "

@@ -1,15 +1,20 @@
 """What the records look like in bench/RESULTS.md and in README: every figure there comes from here."""
 
+import itertools
 import re
 import textwrap
 
-from . import tables
+from . import peer_runs, tables
 from .benches import BENCHES
 
 #: A placeholder: the bench, the beginning of the row's cells, the beginning of the column's head.
 PLACEHOLDER = re.compile(r"\{([\w-]+)\|([^|}]*)\|([^}]*)\}")
+#: What the caption of a comparison says of settings that were left out: bench/peers/compare.py.
+TRIED = re.compile(r"the best of (\d+) settings, [^;]*(?:; \d+ of them failed)?; no time for ([^;]*);")
 HEADING = "## How fast\n"
 TIMES = re.compile(r"<!-- times -->.*?<!-- end of times -->", re.DOTALL)
+#: The servers of README's comparison that are measured, by the beginning of the peers' names.
+COMPARED = {"llama": "llama-server", "vllm": "vLLM"}
 #: Parts of other pages: see measured.py.
 MEASURED = re.compile(r"<!-- measured: ([\w-]+) -->.*?<!-- end of measured -->", re.DOTALL)
 
@@ -20,8 +25,9 @@ README_ROWS = [
     ("16 concurrent requests: tokens/s", "{stage15-gemma3|peers|completion tokens/s}"),
     ("one request: tokens/s", "{one|peers|completion tokens/s}"),
     ("one request: tokens/s", "{one-smollm2|peers|completion tokens/s}"),
-    ("peak memory at 16 concurrent requests",
-     "{stage15|peak memory|Loquent} MiB, llama-server {stage15|peak memory|llama-server}"),
+    ("one request: tokens/s", "{one-gemma3|peers|completion tokens/s}"),
+    *(("peak memory at 16 concurrent requests", f"{{{name}|peers|peak memory}}")
+      for name in ("stage15", "stage15-smollm2", "stage15-gemma3")),
     ("48 streams through Loquent to three servers: throughput against the three alone",
      "{upstreams|one of 48|ratio}"),
     ("in front of llama-server: throughput through Loquent against direct", "{upstream|output tokens/s|ratio}"),
@@ -36,11 +42,11 @@ README_ROWS = [
 
 #: The ten lines at the head of RESULTS.md. A line one of whose records is missing is left out.
 LINES = [
-    "16 concurrent requests, tokens per second: {stage15|peers|completion tokens/s}, with "
-    "{stage15|peak memory|ratio} of its peak memory. One request: {one|peers|completion tokens/s}. Both on Qwen3-0.6B's "
+    "16 concurrent requests, tokens per second: {stage15|peers|completion tokens/s}; peak memory "
+    "{stage15|peers|peak memory}. One request: {one|peers|completion tokens/s}. Both on Qwen3-0.6B's "
     "shape with random weights",
-    "The same on SmolLM2-135M, a trained model: {stage15-smollm2|peers|completion tokens/s}, with "
-    "{stage15-smollm2|peak memory|ratio} of its peak memory; one request {one-smollm2|peers|completion tokens/s}",
+    "The same on SmolLM2-135M, a trained model: {stage15-smollm2|peers|completion tokens/s}; "
+    "peak memory {stage15-smollm2|peers|peak memory}; one request {one-smollm2|peers|completion tokens/s}",
     "Real packets over a link that loses 15 % in bursts, simulated tokens, time without new text against the better "
     "TCP: {delivery|400 ms;Loquent|against the better TCP} at a round trip of 400 ms, "
     "{delivery|100 ms;Loquent|against the better TCP} at 100 ms",
@@ -53,8 +59,8 @@ LINES = [
     "By format and shape, random weights, against llama.cpp's kernels in the same program: {formats|range|ratio, 1 stream} "
     "times at one stream, {formats|range|ratio, 16 streams} at 16; with AVX2 alone {formats-avx2|range|ratio, 1 stream} "
     "and {formats-avx2|range|ratio, 16 streams} times",
-    "A 4,000-token prompt beside four streams, Qwen3-0.6B's shape with random weights: their worst gaps are "
-    "{inject|ICL p99|ratio} of llama-server's, its own first token comes after {inject|injected TTFT|ratio} of the time",
+    "A 4,000-token prompt beside four streams, Qwen3-0.6B's shape with random weights: p99 of their gaps "
+    "{inject|peers|ICL p99}; its own time to first token {inject|peers|injected TTFT}",
     "Streams of a simulated engine leave downloads on one bottleneck {fairness|range|ratio} of what event streams leave "
     "them. Under all attacks at once {abuse|honest streams lost|under attack} honest streams are lost, with gaps "
     "{abuse|ICL p99|ratio} times the quiet ones",
@@ -142,17 +148,33 @@ def figure(records, name, row, column):
 
 
 def ratios_to_peers(record, measure):
-    """The ratio [least, most] to each peer that a bench compares with, the least favourable first."""
+    """The ratio [least, most] to each peer that a bench compares with, the least favourable first.
+
+    Behind it stands in brackets what the ratio doesn't say: falling runs, and settings of the peer that were left out.
+    """
     found = []
-    for head, *rows in record["tables"]:
+    for (head, *rows), caption in itertools.zip_longest(record["tables"], record.get("captions", ())):
         ratio = tables.cell([[head, *rows]], measure, "ratio") if head[2:3] == ["Loquent"] else None
         if ratio and tables.number(ratio) is not None:
-            found.append((tables.number(ratio), ratio, head[1]))
-    return sorted(found)
+            ratio, _, why = ratio.removesuffix(")").partition(" (")
+            notes = "; ".join(filter(None, [why, tried(caption or "")]))
+            found.append((tables.number(ratio), f"{ratio} ({notes})" if notes else ratio, head[1]))
+    return sorted(found, reverse=not peer_runs.more_is_better(measure))
+
+
+def tried(caption):
+    """How many of a peer's settings were tried, where some were left out."""
+    found = TRIED.search(caption)
+    if not found:
+        return ""
+    settings = int(found[1])
+    return f"{settings} of {settings + len(found[2].split(', '))} settings tried"
 
 
 def peers(record, measure):
-    told = [f"{ratio} times {peer}'s" for _, ratio, peer in ratios_to_peers(record, measure)]
+    # What is said of a ratio stands behind the peer.
+    told = [f"{ratio.partition(' (')[0]} times {peer}'s{''.join(ratio.partition(' (')[1:])}"
+            for _, ratio, peer in ratios_to_peers(record, measure)]
     return "; ".join(told) or None
 
 
@@ -162,15 +184,21 @@ def targets(records):
     for (machine, name), record in ordered(records):
         shown = f"{name} ({machine})" if machine else name
         if record["outcome"] == "failed":
-            out.append(f"| {shown} | | {record['engine']} | | | **failed** |")
+            out.append(f"| {shown} | | {engine(record)} | | | **failed** |")
             continue
         is_busy = ", on a busy machine" * record["load"]["busy"]
-        out += [f"| {shown} | {label} | {record['engine']} | {cell} | {target} "
+        out += [f"| {shown} | {label} | {engine(record)} | {cell} | {target} "
                 f"| {'reached' if well else '**missed**'}{is_busy} |"
                 for label, cell, target, well in tables.judged(record["tables"], record["captions"])]
     if len(out) == 2:
         return "Nothing is measured yet.\n"
     return f"{len(list(missed(records)))} of {len(out) - 2} are missed.\n\n" + "\n".join(out) + "\n"
+
+
+def engine(record):
+    """What computes. vLLM reads no GGUF: bench/peers/checkpoint.py makes it a checkpoint of the same weights."""
+    has_vllm = any(table[0][1] == "vllm" for table in filter(peer_runs.is_comparison, record["tables"]))
+    return record["engine"] + "; in vLLM the same weights as bfloat16" * has_vllm
 
 
 def ordered(records):
@@ -238,7 +266,7 @@ def rendered(record, letter):
     versions = ", ".join(f"{name}: {' '.join(version.split()[:2]).strip(',')}" for name, version in record["versions"].items()
                          if version)
     about = [f"{record['date']}, commit {record['commit'][:9]}, tree {record['tree'][:9]}, machine {letter}",
-             record["engine"][0].upper() + record["engine"][1:], versions]
+             engine(record)[0].upper() + engine(record)[1:], versions]
     out = [f"`{record['command']}`\n", filled(". ".join(filter(None, about)) + ".") + "\n", filled(busy(record["load"])) + "\n"]
     if record["outcome"] == "failed":
         out += ["**Failed**:\n", f"```\n{record['cause']}\n```\n"]
@@ -276,13 +304,17 @@ def how_fast(records):
     if rows:
         machines = dict.fromkeys(named(here[name]["machine"]) + f" ({instructions(here[name]['machine'])})"
                                  for *_, name in rows)
-        out.append(filled(f"Measured on {' and on '.join(machines)}, which the load generator shares with the servers. "
+        builds = len({here[name]["commit"] for *_, name in rows})
+        of = "the build of one commit" if builds == 1 else f"builds of {builds} commits"
+        out.append(filled(f"Measured on {' and on '.join(machines)}, which the load generator shares with the servers; "
+                          f"the rows are of {of}. "
                           "Each row is from the section of [bench/RESULTS.md](bench/RESULTS.md) that it names, with its "
-                          "command, its commit and every target that was missed. Ratios are medians [least, most]. Rows "
-                          "of a simulated engine measure delivery alone, and random weights give real speed and no "
+                          "command, its commit and every target that was missed. Ratios are medians [least, most] of "
+                          "the runs where the figure does not say otherwise; figures of links that lose packets are means "
+                          "[least, most] of the seeds. Rows of a simulated engine measure delivery alone, and random weights give real speed and no "
                           "meaningful text.") + "\n")
         out.append("\n".join(["| measure | figure | what computes | section |", "| --- | --- | --- | --- |",
-                              *(f"| {measure} | {text} | {here[name]['engine']} | {name} |"
+                              *(f"| {measure} | {text} | {engine(here[name])} | {name} |"
                                 for measure, text, name in rows)]) + "\n")
     else:
         out.append("Nothing is measured of this version yet: `make results` measures.\n")
@@ -291,14 +323,16 @@ def how_fast(records):
 
 
 def times(records):
-    """How many times as fast as its peers Loquent is at 16 requests: the least and the most of all peers and machines."""
-    found = [ratio for (_, name), record in records.items() if name.split("-")[0] == "stage15"
+    """How many times as fast as the peers of README's comparison Loquent is at 16 requests: the least and the most."""
+    found = [(ratio, COMPARED[peer.partition("-")[0]]) for (_, name), record in records.items()
+             if name.split("-")[0] == "stage15"
              and record["outcome"] != "failed" and "avx512_vnni" in record["machine"]["flags"].split()
-             for ratio, *_ in ratios_to_peers(record, "completion tokens/s")]
+             for ratio, _, peer in ratios_to_peers(record, "completion tokens/s") if peer.partition("-")[0] in COMPARED]
     if not found:
         return ""
-    least, most = (f"{value:.1f}" for value in (min(found), max(found)))
-    return f", [{least if least == most else f'{least} to {most}'} times as fast](#how-fast) at 16 requests"
+    least, most = (f"{value:.1f}" for value in (min(found)[0], max(found)[0]))
+    whose = " and ".join(sorted({peer for _, peer in found}))
+    return f", [{least if least == most else f'{least} to {most}'} times as fast](#how-fast) as {whose} at 16 requests"
 
 
 def readme(text, records):

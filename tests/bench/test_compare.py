@@ -293,6 +293,13 @@ def test_all_scenarios_sample_alike_and_send_unique_prompts():
         assert 100 <= least < most <= 400
 
 
+def test_one_stream_is_served_by_servers_of_one_sequence(tmp_path):
+    one = compare.SCENARIOS["one"]
+    command = " ".join(built(tmp_path, "ik_llama.cpp")["ik_llama.cpp"].command([], one, "m.gguf", 2))
+    assert "-np 1 -c 512" in command
+    assert "--max-batch-size 1 --kv-cells 512 --context 512" in " ".join(compare.our_arguments(OPTIONS, one))
+
+
 def test_every_prompt_and_its_answer_fit_a_sequence():
     for name, scenario in compare.SCENARIOS.items():
         words = scenario["bench"]

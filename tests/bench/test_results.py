@@ -20,6 +20,7 @@ sys.path[:] = path_before
 plot = results.plot
 history, machine, measured, page, tables = (results.history, results.machine, results.measured, results.page,
                                             results.tables)
+peer_runs = results.peer_runs
 
 
 def test_what_is_generated_is_that_of_the_records():
@@ -31,6 +32,21 @@ def test_the_history_has_the_commit_or_the_tree_of_every_record():
     if history.is_shallow(ROOT) and os.environ.get("CI") != "true":
         pytest.skip("the history is not all here")
     assert not results.check_history()
+
+
+def commits_that_are_not_here(folder):
+    """The commits that documentation and plans in `folder` name and that HEAD does not descend from."""
+    pages = [folder / "README.md", *folder.glob("docs/**/*.md"), *folder.glob("plans/**/*.toml")]
+    named = {commit for page in pages for commit in re.findall(r"commit `?([0-9a-f]{7,40})\b", page.read_text())}
+    is_here = lambda commit: subprocess.run(["git", "merge-base", "--is-ancestor", commit, "HEAD"], cwd=folder,
+                                            capture_output=True).returncode == 0
+    return sorted(commit for commit in named if not is_here(commit))
+
+
+def test_the_history_has_every_commit_that_a_page_or_a_plan_names():
+    if history.is_shallow(ROOT) and os.environ.get("CI") != "true":
+        pytest.skip("the history is not all here")
+    assert commits_that_are_not_here(ROOT) == []
 
 
 def git(repo, *words):
@@ -153,6 +169,14 @@ def test_a_record_holds_what_was_measured_on_what_and_the_pages_follow(copy):
     assert copy.check() == ""
 
 
+def test_readme_says_of_how_many_commits_its_rows_are(copy):
+    copy.measure()
+    assert "the rows are of the build of one commit." in " ".join(copy.text("README.md").split())
+    copy.rewrite(commit="0" * 40)
+    copy.results("--render")
+    assert "the rows are of builds of 2 commits." in " ".join(copy.text("README.md").split())
+
+
 def test_what_was_measured_on_a_busy_machine_says_so_in_its_row(copy):
     copy.measure()
     for busy in (True, False):
@@ -197,6 +221,12 @@ def test_a_record_of_a_commit_that_no_history_has_is_found(copy):
     copy.rewrite(commit="d7406f7aa" + "0" * 31, tree=git(copy.root, "rev-parse", "HEAD^{tree}"))
     copy.results("--render")
     assert copy.check() == ""
+
+
+def test_a_commit_that_a_page_names_is_looked_for(copy):
+    here = git(copy.root, "rev-parse", "--short=9", "HEAD")
+    (copy.root / "docs/page.md").write_text(f"Measured at commit {here}, and at commit `6ec9759c4`.\n")
+    assert commits_that_are_not_here(copy.root) == ["6ec9759c4"]
 
 
 def test_a_record_of_another_script_has_its_commit_looked_for_too(copy):
@@ -360,18 +390,98 @@ def kept(ratio, flags="avx2 avx512_vnni", outcome="reached", peer="llama-server"
 
 
 def test_times_as_fast_is_a_range_over_peers_and_processors():
-    records = {("", "stage15"): kept(3.46), ("zen4", "stage15"): kept(2.55, peer="ik_llama"),
-               ("", "stage15-smollm2"): kept(1.74), ("arm", "stage15"): kept(1.0, flags="asimddp"),
-               ("", "one"): kept(1.1), ("spr", "stage15"): kept(0.5, outcome="failed")}
-    assert page.times(records) == ", [1.7 to 3.5 times as fast](#how-fast) at 16 requests"
-    assert page.times({("", "stage15"): kept(3.04)}) == ", [3.0 times as fast](#how-fast) at 16 requests"
+    records = {("", "stage15"): kept(3.46), ("zen4", "stage15"): kept(2.55, peer="llama-server-clang"),
+               ("", "stage15-smollm2"): kept(1.74, peer="vllm"), ("arm", "stage15"): kept(1.0, flags="asimddp"),
+               ("", "one"): kept(1.1), ("spr", "stage15"): kept(0.5, outcome="failed"),
+               # README's table has no column for it.
+               ("", "stage15-gemma3"): kept(6.2, peer="ik_llama.cpp")}
+    assert page.times(records) == ", [1.7 to 3.5 times as fast](#how-fast) as llama-server and vLLM at 16 requests"
+    assert page.times({("", "stage15"): kept(3.04)}) == ", [3.0 times as fast](#how-fast) as llama-server at 16 requests"
     assert page.times({}) == ""
+
+
+def test_settings_of_a_peer_that_were_left_out_are_counted_beside_its_ratio():
+    told = "peer: `-t 2`, the best of 2 settings, searched in 3.5 min, 3 runs for the choice"
+    for more, expected in [("; no time for -fa on -t 2, -t 1", " (2 of 4 settings tried)"), ("", ""),
+                           ("; 1 of them failed; no time for -t 1", " (2 of 3 settings tried)")]:
+        record = {**kept(2.0), "captions": [f"{told}{more}; loquent: `--context 512`; temperature 0."]}
+        assert page.peers(record, "completion tokens/s") == f"2.0 [1.0, 9.0] times llama-server's{expected}"
+    record = peer_runs.read({**beside([40.0, 30.0, 25.0, 20.0], [50.0] * 4),
+                             "captions": [f"{told}; no time for -t 1; loquent: `x`"]})
+    assert page.peers(record, "completion tokens/s").endswith("to 20.0: by its best; 2 of 3 settings tried)")
+
+
+def test_what_the_search_says_is_what_the_pages_count():
+    for (_, name), record in results.read_all().items():
+        for caption in record["captions"]:
+            assert bool(page.tried(caption)) == ("no time for" in caption), name
+
+
+def test_the_weights_of_vllm_are_named():
+    record = {**kept(1.2, peer="vllm"), "engine": "SmolLM2, Q4_1"}
+    assert page.engine(record) == "SmolLM2, Q4_1; in vLLM the same weights as bfloat16"
+    assert page.engine({**kept(1.2), "engine": "SmolLM2, Q4_1"}) == "SmolLM2, Q4_1"
 
 
 def test_the_least_favourable_peer_comes_first():
     record = kept(3.46)
     record["tables"] += kept(2.55, peer="ik_llama")["tables"]
     assert page.peers(record, "completion tokens/s") == "2.55 [1.0, 9.0] times ik_llama's; 3.46 [1.0, 9.0] times llama-server's"
+
+
+def beside(theirs, ours, times=(20.0, 20.0, 20.0, 20.0), memory=(300.0, 300.0, 300.0, 300.0)):
+    """A record of compare.py with these runs: its table has the medians, of which the target is missed."""
+    head = ["measure", "ik_llama.cpp", "Loquent", "ratio [least, most]", "target"]
+    values = {"completion tokens/s": (theirs, ours), "TTFT p99": (times, [10.0] * 4),
+              "memory while serving, MiB": (memory, [100.0, 200.0, 300.0, 400.0])}
+    return {**kept(1.0), "load": {"busy": False}, "captions": [""], "engine": "shape",
+            "tables": [[head, ["completion tokens/s", "30.0", "50.0", "1.70 [1.25, 3.00]", ">= 1.6"],
+                        ["TTFT p99", "20.0", "10.0", "0.50 [0.50, 0.50]", "<= 0.6"],
+                        ["memory while serving, MiB", "300.0", "250.0", "0.83 [0.33, 1.33]", "<= 0.8"],
+                        ["peak memory of its life, MiB", "500", "400", "0.80", "<= 0.8"]]],
+            "runs": [{"ik_llama.cpp": {key: list(pair[0]) for key, pair in values.items()},
+                      "loquent": {key: list(pair[1]) for key, pair in values.items()}}]}
+
+
+def test_a_peer_that_gets_slower_from_run_to_run_is_judged_by_its_best_run():
+    record = peer_runs.read(beside([40.0, 30.0, 25.0, 20.0], [50.0, 51.0, 52.0, 60.0], times=[20.0, 40.0, 60.0, 16.0]))
+    throughput, ttft, memory, peak = record["tables"][0][1:]
+    assert throughput[1:4] == ["40.0", "50.0", "1.25 [1.25, 3.00] (its runs fall from 40.0 to 20.0: by its best)"]
+    # Its other measures are of tired runs too, and its best one is taken.
+    assert ttft[3] == "0.62 [0.17, 0.62] (its runs get slower: by its best)" and ttft[1] == "16.0"
+    assert [well for *_, well in tables.judged(record["tables"])] == [False, False, False, True]
+    assert "(its runs" not in memory[3] + peak[3]
+    assert page.told("{one|peers|completion tokens/s}", {"one": record}) == (
+        "1.25 [1.25, 3.00] times ik_llama.cpp's (its runs fall from 40.0 to 20.0: by its best)")
+    assert [ratio for _, ratio, *_ in plot.measures({"one": record})] == [1.25, 0.62, 1.33]
+
+
+@pytest.mark.parametrize("theirs", [[40.0, 36.0, 34.0, 33.0], [40.0, 25.0, 26.0, 20.0], [40.0, 40.0, 30.0, 20.0],
+                                    [20.0, 25.0, 30.0, 40.0]])
+def test_a_peer_that_does_not_fall_all_the_way_is_judged_by_its_median(theirs):
+    raw = beside(theirs, [50.0] * 4)
+    assert peer_runs.read(raw)["tables"][0][:3] == raw["tables"][0][:3]
+
+
+def test_a_time_that_grows_alone_is_that_of_the_best_run_alone():
+    rows = peer_runs.read(beside([40.0] * 4, [50.0] * 4, times=[10.0, 11.0, 12.0, 13.0]))["tables"][0][1:]
+    assert rows[0][3] == "1.70 [1.25, 3.00]" and rows[1][3].startswith("1.00 [0.77, 1.00] (its runs rise from 10.0")
+
+
+def test_every_comparison_at_16_requests_and_at_one_has_a_row():
+    rows = {figure for _, figure in page.README_ROWS}
+    for name in results.BENCHES:
+        if name.split("-")[0] in ("one", "stage15"):
+            assert f"{{{name}|peers|completion tokens/s}}" in rows, name
+        if name.split("-")[0] == "stage15":
+            assert f"{{{name}|peers|peak memory}}" in rows, name
+
+
+def test_where_less_is_better_the_largest_ratio_comes_first():
+    record = beside([40.0] * 4, [50.0] * 4)
+    other = json.loads(json.dumps(record["tables"][0]).replace("ik_llama.cpp", "llama-server").replace("0.80", "1.06"))
+    record["tables"].append(other)
+    assert page.peers(record, "peak memory") == "1.06 times llama-server's; 0.80 times ik_llama.cpp's"
 
 
 def test_every_placeholder_names_a_bench():
