@@ -5,12 +5,12 @@ use http::request::Parts;
 
 use crate::api::fields::Fields;
 use crate::api::request::{Endpoint, Request};
-use crate::auth::authorization;
 use crate::error::ApiError;
 use crate::identity::Identity;
 use crate::request_log::RequestId;
 use crate::serving_config::ServingConfig;
 use crate::trace_context::TraceParent;
+use loquent_openai::headers::authorization;
 
 /// Sender of a request, with the relevant headers.
 #[derive(Debug, Clone, Default)]
