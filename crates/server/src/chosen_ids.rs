@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use loquent_infer::tenant::TenantId;
 use loquent_proto::AnswerHandle;
 
-use crate::app::HttpConfig;
 use loquent_resumable::ResumableAnswers;
 use loquent_serving::error::ApiError;
 use loquent_serving::identity::Identity;
@@ -65,18 +64,18 @@ impl NamedAnswer {
 }
 
 impl ChosenId {
-    /// Checks and returns the id `id` of the client `identity`, on a server with the
-    /// configuration `config`.
+    /// Checks and returns the id `id` of the client `identity`, on a server that only this machine
+    /// can reach if `is_local`.
     ///
     /// # Errors
     /// 400 for an empty or long id; 403 on a server without keys that others can reach.
-    pub fn new(config: &HttpConfig, identity: &Identity, id: &str) -> Result<Self, ApiError> {
+    pub fn new(is_local: bool, identity: &Identity, id: &str) -> Result<Self, ApiError> {
         if id.is_empty() || id.len() > MAX_ID_BYTES {
             let message = format!("An id must have 1 to {MAX_ID_BYTES} bytes.");
             return Err(ApiError::invalid_param("id", message));
         }
         let owner = identity.key.as_ref().map(|_| identity.tenant);
-        if owner.is_none() && !config.is_local() {
+        if owner.is_none() && !is_local {
             return Err(ApiError::ids_need_keys());
         }
         Ok(Self { owner, id: id.into() })

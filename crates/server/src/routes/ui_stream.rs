@@ -83,7 +83,7 @@ async fn name_answer(
 }
 
 fn chat(app: &App, identity: &Identity, id: &str) -> Result<ChosenId, ApiError> {
-    ChosenId::new(&app.config, identity, id)
+    ChosenId::new(app.config.is_local(), identity, id)
 }
 
 /// `GET /v1/ui/chat/{id}/stream`: replays the answer from its beginning, or returns 204 if a chat's
