@@ -39,9 +39,9 @@ async function answerOf(page) {
   return (await page.locator("article.assistant .text").last().textContent()).trim();
 }
 
-/** The answer of a conversation that is opened again, which shows its turns before their text. */
+/** The answer of a conversation that is opened again, which shows its turns before their text, and the last words last. */
 async function keptAnswerOf(page) {
-  await page.locator("article.assistant .text").last().filter({ hasText: /\S/ }).waitFor();
+  await page.locator("article.assistant[aria-busy=false] .text").last().filter({ hasText: /\S/ }).waitFor();
   return answerOf(page);
 }
 

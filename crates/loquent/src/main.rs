@@ -278,7 +278,7 @@ mod tests {
         let url = "https://localhost";
         for typed in [
             &["chat", "--url", url][..],
-            &["connect", url],
+            &["connect", "--url", url],
             &["doctor", "--url", url],
             &["bench", "load", "--url", url],
             &["pull", "owner/repo"],

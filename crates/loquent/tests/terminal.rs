@@ -211,7 +211,7 @@ fn reasoning_is_seen_while_it_arrives() {
 fn ctrl_c_ends_a_command_to_a_silent_server() {
     let server = StandIn::start([Reply::full(&["A1"])]);
     let mut terminal = chat(&server, &["--model", "m"]);
-    terminal.wait_for("/help lists");
+    terminal.wait_for("the commands");
     terminal.type_line("Q1");
     terminal.wait_for("2 tokens");
     server.fall_silent();
