@@ -45,20 +45,23 @@ async fn names_that_the_operator_lists_are_answered() {
     for (host, status) in [("box.example:8080", 200), ("BOX.example", 200), ("a.example", 403)] {
         assert_eq!(server.get("/v1/models", &[("host", host)]).await.0, status, "{host}");
     }
+    let open = open_to_others().await;
+    assert_eq!(open.get("/v1/models", &[("host", "any.example")]).await.0, 200);
+}
+
+/// Starts a server that other machines reach; it is asked from this one.
+async fn open_to_others() -> Server {
     let open = TcpListener::bind("0.0.0.0:0").await.unwrap();
     let port = open.local_addr().unwrap().port();
-    let mut open = Server::start_on(open, |_| {}).await;
-    open.address = ([127, 0, 0, 1], port).into();
-    assert_eq!(open.get("/v1/models", &[("host", "any.example")]).await.0, 200);
+    let mut server = Server::start_on(open, |_| {}).await;
+    server.address = ([127, 0, 0, 1], port).into();
+    server
 }
 
 /// Without a list of names any is answered, also one that a page has pointed at this machine.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rebound_name_is_not_this_machine() {
-    let open = TcpListener::bind("0.0.0.0:0").await.unwrap();
-    let port = open.local_addr().unwrap().port();
-    let mut server = Server::start_on(open, |_| {}).await;
-    server.address = ([127, 0, 0, 1], port).into();
+    let server = open_to_others().await;
     for (host, is_refused) in [("evil.example", true), ("localhost", false), ("127.0.0.1", false)] {
         assert_eq!(unload(&server, &[("host", host)]).await == 403, is_refused, "{host}");
     }
@@ -185,10 +188,7 @@ async fn pages_of_this_machine_may_use_a_server_of_this_machine() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pages_of_this_machine_are_foreign_to_a_server_for_others_and_apps_are_not() {
-    let open = TcpListener::bind("0.0.0.0:0").await.unwrap();
-    let port = open.local_addr().unwrap().port();
-    let mut server = Server::start_on(open, |_| {}).await;
-    server.address = ([127, 0, 0, 1], port).into();
+    let server = open_to_others().await;
     let headers = [("host", "a.example"), ("origin", "http://localhost:3000")];
     assert_eq!(ask(&server, &headers).await.0, 403);
     for allowed in ["http://a.example", "app://obsidian.md", "tauri://localhost"] {

@@ -141,6 +141,17 @@ async fn a_cancellation_that_comes_after_the_end_of_reading_counts() {
     settle(&server, "num_requests_running", 0.0).await;
 }
 
+/// Stops the server, and waits until it drains: the port of TCP is closed first.
+async fn begin_shutdown(server: &mut Server) {
+    server.stop();
+    let closed = async {
+        while tokio::net::TcpStream::connect(server.http).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, closed).await.expect("the port closes");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_shuts_down_refuses_requests_on_open_connections() {
     let mut server = start(Setup { drain_limit: PATIENCE, ..Setup::default() }).await;
@@ -148,14 +159,7 @@ async fn a_server_that_shuts_down_refuses_requests_on_open_connections() {
     let (_endpoint, connection) = connect(&server).await;
     let mut running = Reader::ask(&connection, 0, &chat(400, json!({}))).await;
     running.run(20).await;
-    server.stop();
-    // The port of TCP is closed first.
-    let closed = async {
-        while tokio::net::TcpStream::connect(server.http).await.is_ok() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, closed).await.expect("the port closes");
+    begin_shutdown(&mut server).await;
     let mut late = Reader::ask(&connection, 1, &chat(5, json!({}))).await;
     late.run(usize::MAX).await;
     let refusal = late.said.last();
@@ -180,13 +184,7 @@ async fn a_shutdown_waits_for_the_reader_of_an_answer_that_has_ended() {
     // It has nothing of it any more, and takes its time.
     let mut again = Reader::resume(&connection, 1, &reader.name.unwrap(), 0).await;
     again.run(1).await;
-    server.stop();
-    let closed = async {
-        while tokio::net::TcpStream::connect(server.http).await.is_ok() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, closed).await.expect("the port closes");
+    begin_shutdown(&mut server).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert!(quinn::Connection::close_reason(&connection).is_none(), "it is waited for");
     again.run(usize::MAX).await;
