@@ -333,6 +333,13 @@ mod tests {
     use crate::identity::{ApiKey, CountedBefore};
     use crate::usage::UsageCounts;
 
+    /// Creates a gate for `max_inflight_requests`, with room for 100 tokens in its queue.
+    fn gate_of(max_inflight_requests: usize) -> AdmissionGate {
+        let bounds =
+            Bounds { max_inflight_requests, max_inflight_per_tenant: None, max_queued_tokens: 100 };
+        AdmissionGate::new(bounds, Clock::start(), PendingPrompts::default())
+    }
+
     #[test]
     fn a_prompt_is_pending_until_it_arrives_or_its_permit_is_dropped() {
         let bounds = Bounds {
@@ -378,12 +385,7 @@ mod tests {
 
     #[test]
     fn the_prompts_of_a_request_are_queued_together_and_a_refused_one_is_not_charged() {
-        let bounds = Bounds {
-            max_inflight_requests: 64,
-            max_inflight_per_tenant: None,
-            max_queued_tokens: 100,
-        };
-        let gate = AdmissionGate::new(bounds, Clock::start(), PendingPrompts::default());
+        let gate = gate_of(64);
         let mut caller = Identity::of_address([192, 0, 2, 1].into());
         caller.limits.tokens_per_minute = Some(1000);
         let left = || gate.levels(&caller)[1].unwrap().remaining;
@@ -407,12 +409,7 @@ mod tests {
 
     #[test]
     fn a_tenant_is_charged_for_what_was_computed() {
-        let bounds = Bounds {
-            max_inflight_requests: 8,
-            max_inflight_per_tenant: None,
-            max_queued_tokens: 100,
-        };
-        let gate = AdmissionGate::new(bounds, Clock::start(), PendingPrompts::default());
+        let gate = gate_of(8);
         let mut caller = Identity::of_address([192, 0, 2, 1].into());
         // A budget that does not fill noticeably while the test runs.
         caller.limits.tokens_per_minute = Some(1000);
@@ -431,12 +428,7 @@ mod tests {
 
     #[test]
     fn a_request_that_is_begun_again_counts_only_what_no_other_replica_has_counted() {
-        let bounds = Bounds {
-            max_inflight_requests: 8,
-            max_inflight_per_tenant: None,
-            max_queued_tokens: 100,
-        };
-        let gate = AdmissionGate::new(bounds, Clock::start(), PendingPrompts::default());
+        let gate = gate_of(8);
         let key = Arc::new(ApiKey::unnamed("secret"));
         let counts = || key.usage.counts();
         let first = Identity::of_key(key.clone());
