@@ -3,13 +3,17 @@
 
 import type { VNode } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
+import { adoptStyles } from "../shell/adopted.js";
 import { WithFlags } from "../shell/with_flags.js";
 import type { LiveMessage } from "./live.js";
 import { type Message, isOpen } from "./model.js";
+import styles from "./timing.css" with { type: "text" };
 import { type Moment, type StripContents, drawStrip, gapsOf, momentAt, nearest, rangeOf } from "./strip.js";
 import { useMessage } from "./use_live.js";
 import { causeWord, duration } from "./words.js";
 import { surroundings, whyEventStream } from "./why_sse.js";
+
+adoptStyles(styles);
 
 export function Timing({ live, wantsSse }: { readonly live: LiveMessage; readonly wantsSse: boolean }): VNode {
   const message = useMessage(live, "facts", "state", "pause", "cause");

@@ -16,7 +16,7 @@ const LONGEST_COLOURED = 150_000;
 /** How long the button says that it has copied, ms. */
 const THANKS_MS = 1_600;
 
-/** Names of the classes that style.css gives colours, by their number in {@link LineColours}. */
+/** Names of the classes that markdown.css gives colours, by their number in {@link LineColours}. */
 const CLASSES = ["", "keyword", "string", "number", "comment", "title", "type", "meta", "added", "removed"];
 
 /** One block of code. */

@@ -1,8 +1,12 @@
 // Markdown on the page. This module, and all that only it needs, is loaded with the first answer.
 
+import { adoptStyles } from "../../shell/adopted.js";
 import { BlockReader } from "./blocks.js";
 import { DomSink } from "./dom.js";
+import styles from "./markdown.css" with { type: "text" };
 import { PlainSink, type Sink } from "./plain_sink.js";
+
+adoptStyles(styles);
 
 /** Markdown; plain text once the page has as many elements of it as it can bear. */
 export class MarkdownSink implements Sink {
