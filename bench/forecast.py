@@ -1,7 +1,7 @@
 """How well the server tells a client on arrival when its first token will come.
 
 Starts `loquent serve` and sends a mixed load: short and long prompts with short and long answers, arriving at random
-(a Poisson process at a rate that keeps the batch full at times), each with `return_progress`. The first chunk of each
+(a Poisson process, a little faster than the server answers, so that a queue grows), each with `return_progress`. The first chunk of each
 stream has the forecast (`eta_ms`); its first text says what became of it. Prints the mean absolute and the mean
 relative error, by how long the wait was. The first answers teach the server and are not counted.
 """
@@ -82,8 +82,8 @@ def load(port, seconds, rate, dice):
 
 
 def capacity(port, places, dice):
-    """Answers per second with a full batch."""
-    began, count, threads = time.monotonic(), 3 * places, []
+    """Answers per second with a full batch; many, for at the end the batch is not full."""
+    began, count, threads = time.monotonic(), 10 * places, []
     for _ in range(count):
         threads.append(threading.Thread(target=ask, args=(port, request(dice)), daemon=True))
         threads[-1].start()
@@ -116,7 +116,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--binary", default=os.environ.get("LOQUENT", "loquent"))
     parser.add_argument("--seconds", type=float, default=120)
-    parser.add_argument("--load", type=float, default=0.9, help="of what the server can answer")
+    parser.add_argument("--load", type=float, default=1.1, help="of what the server can answer: over 1, a queue grows")
     parser.add_argument("--places", type=int, default=4, help="--max-batch-size of the server")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("serve", nargs="*", help="further arguments of `loquent serve`, behind --")

@@ -163,8 +163,8 @@ BENCHES = {
     "two-thousand": Bench("2,000 streams of 10 tokens per second", 4, SIMULATED, load("two-thousand")),
     "delivery": Bench("lossy links: Loquent, kernel TCP, and a plain QUIC stream", 18, SIMULATED,
                       "bench/delivery-all.sh", LINK, root=True, fails_on_miss=True),
-    "fairness": Bench("what token streams leave to downloads on one bottleneck", 3, SIMULATED,
-                      "python3 bench/fairness.py --warm-up-s 15 --duration-s 30 --runs 1 --parallel 24",
+    "fairness": Bench("what token streams leave to downloads on one bottleneck", 8, SIMULATED,
+                      "python3 bench/fairness.py --warm-up-s 15 --duration-s 30 --runs 3 --parallel 24",
                       "Ten downloads beside ten token streams of 10 tokens per second, real packets; the ratio is the "
                       "downloads' goodput beside Loquent to that beside event streams on TCP (CUBIC).", root=True),
     "two-networks": Bench("answers over two bad networks at once", 11, SIMULATED,
