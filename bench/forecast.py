@@ -1,9 +1,9 @@
 """How well the server tells a client on arrival when its first token will come.
 
 Starts `loquent serve` and sends a mixed load: short and long prompts with short and long answers, arriving at random
-(a Poisson process, a little faster than the server answers, so that a queue grows), each with `return_progress`. The first chunk of each
-stream has the forecast (`eta_ms`); its first text says what became of it. Prints the mean absolute and the mean
-relative error, by how long the wait was. The first answers teach the server and are not counted.
+(a Poisson process, a little faster than the server answers, so that a queue grows), each with `return_progress`. The
+first chunk of each stream has the forecast (`eta_ms`); its first text says what became of it. Prints the mean absolute
+and the mean relative error, by how long the wait was. The first answers teach the server and are not counted.
 """
 
 import argparse

@@ -11,7 +11,7 @@ import { gzipSync } from "node:zlib";
 const here = (path) => fileURLToPath(new URL(path, import.meta.url));
 const COMMITTED = here("../../page");
 
-/** What a first visit of the chat page may take, gzipped, bytes; zlib's matches, and so the sum, differ by some dozens between processors. */
+/** What a first visit of the chat page may take, gzipped, bytes. By the processor, zlib's output differs by some dozens. */
 const BUDGET = 60_000;
 
 const fresh = mkdtempSync(join(tmpdir(), "loquent-page-"));
