@@ -61,6 +61,21 @@ def test_clients_trust_it_by_its_fingerprint_or_its_file_and_not_else(kept, tmp_
     assert wrong.returncode == 1 and "it has no certificate" in wrong.stderr
 
 
+def test_a_load_test_trusts_it_as_the_chat_does(kept, tmp_path):
+    server = kept()
+
+    def load(*flags):
+        command = [BINARY, "bench", "load", "--url", server.url, "-n", "2", "--max-tokens", "4", *flags]
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+
+    trusting = ("--insecure-fingerprint", fingerprint(server))
+    for flags in (trusting, (*trusting, "--http2", server.url), ("--ca", str(tmp_path / "tls/cert.pem"))):
+        done = load(*flags)
+        assert done.returncode == 0, done.stderr
+    done = load()
+    assert done.returncode == 1 and "--insecure-fingerprint" in done.stderr, done.stderr
+
+
 def test_connect_trusts_it_over_https_and_quic(kept, tmp_path):
     server = kept()
     proxy = Proxy(server.url, tmp_path / "state", "--insecure-fingerprint", fingerprint(server))

@@ -8,12 +8,25 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Arg, Args, Subcommand};
-use loquent_bench::cli::{EXIT_STATUS, LoadArgs, ServerArgs, WorkloadArgs};
+use loquent_bench::cli::{EXIT_STATUS, ServerArgs, WorkloadArgs};
 use loquent_bench::plan::TargetPlan;
 
+use crate::chat::LOCAL_SERVER;
 use crate::in_process::{InProcess, InProcessArgs};
+use crate::trust::TrustArgs;
 
-const EXAMPLES: &str = "\
+const LOAD_EXAMPLES: &str = "\
+Examples:
+  loquent bench load --url http://127.0.0.1:8080 --preset rose-050 --html report.html
+  loquent bench load --url loquent=http://127.0.0.1:8080 --url llama=http://127.0.0.1:8081 \\
+      --preset cllm-stage15 --ignore-eos --repeat-runs 5
+  loquent bench load --url http://127.0.0.1:8080 -n 200 --request-rate 20 --burstiness 0.5
+  loquent bench load --url http://127.0.0.1:8080 -n 8 --max-tokens 400 --ignore-eos \\
+      --inject-prompt-tokens 4000 --inject-at-ms 2000 --control
+
+";
+
+const ENGINE_EXAMPLES: &str = "\
 Examples:
   loquent bench engine --model qwen.gguf --max-batch-size 64 --preset rose-050
   loquent bench engine --simulate inf --max-batch-size 64 -n 64
@@ -67,13 +80,34 @@ enum Benchmark {
     Engine(Box<EngineBenchArgs>),
 }
 
+/// Put load on OpenAI-compatible servers and report what their users would see
+#[derive(Debug, Args)]
+#[command(after_help = format!("{LOAD_EXAMPLES}{EXIT_STATUS}"))]
+pub struct LoadArgs {
+    /// Server to measure; repeat to compare servers
+    ///
+    /// With several servers their runs alternate, so that a change of the machine's speed meets
+    /// all of them. NAME= sets the name in the reports.
+    #[arg(long, env = "LOQUENT_URL", value_name = "[NAME=]URL", default_value = LOCAL_SERVER)]
+    url: Vec<String>,
+    /// Model name in requests [default: the server's first]
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    #[command(flatten)]
+    servers: ServerArgs,
+    #[command(flatten)]
+    trust: TrustArgs,
+    #[command(flatten)]
+    workload: WorkloadArgs,
+}
+
 /// Put load on the engine in this process, without HTTP
 ///
 /// The engine and admission options are those of `loquent serve`. With --url the runs alternate
 /// with those of a server; the ratios then show what HTTP costs. With --roofline there is no load:
 /// steps of the engine are timed and compared with what the machine can do.
 #[derive(Debug, Args)]
-#[command(after_help = after_help(), mut_args(sort_by_audience))]
+#[command(after_help = format!("{ENGINE_EXAMPLES}{EXIT_STATUS}"), mut_args(sort_by_audience))]
 pub struct EngineBenchArgs {
     #[command(flatten)]
     in_process: InProcessArgs,
@@ -84,6 +118,8 @@ pub struct EngineBenchArgs {
     url: Vec<String>,
     #[command(flatten, next_help_heading = "Comparison")]
     servers: ServerArgs,
+    #[command(flatten, next_help_heading = "Certificates")]
+    trust: TrustArgs,
     #[command(flatten)]
     roofline: RooflineArgs,
 }
@@ -116,12 +152,12 @@ fn parse_seconds(text: &str) -> Result<f64, String> {
     seconds.ok_or_else(|| "give seconds, from 0 to 86400".to_owned())
 }
 
-/// Returns the examples, followed by the exit status.
-fn after_help() -> String {
-    format!("{EXAMPLES}{EXIT_STATUS}")
-}
-
 impl BenchArgs {
+    /// Returns true if the benchmark has the flags of [`TrustArgs`].
+    pub fn has_trust(&self) -> bool {
+        matches!(self.benchmark, Benchmark::Load(_) | Benchmark::Engine(_))
+    }
+
     /// Runs the benchmark on the current runtime.
     ///
     /// # Errors
@@ -139,13 +175,20 @@ impl BenchArgs {
     }
 }
 
+impl LoadArgs {
+    async fn run(self) -> anyhow::Result<ExitCode> {
+        let targets = self.servers.targets(&self.url, &self.trust.trust()?)?;
+        self.workload.run(self.model, targets).await
+    }
+}
+
 impl EngineBenchArgs {
     async fn run(self) -> anyhow::Result<ExitCode> {
         if self.roofline.roofline {
             return self.measure_roofline().await;
         }
         // Before the model is loaded, which takes long: a wrong URL needs no engine.
-        let servers = self.servers.targets(&self.url)?;
+        let servers = self.servers.targets(&self.url, &self.trust.trust()?)?;
         let engine = InProcess::open(self.in_process).await?;
         let mut targets =
             vec![TargetPlan { target: engine.target(), pid: Some(std::process::id()) }];

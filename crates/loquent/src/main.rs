@@ -226,6 +226,7 @@ fn has_engine(command: &Subcommands) -> bool {
 fn trust_advice(command: &Subcommands) -> &'static str {
     match command {
         Subcommands::Chat(_) | Subcommands::Connect(_) | Subcommands::Doctor(_) => trust::ADVICE,
+        Subcommands::Bench(args) if args.has_trust() => trust::ADVICE,
         _ => trust::ADVICE_WITHOUT_FLAGS,
     }
 }
@@ -281,6 +282,8 @@ mod tests {
             &["connect", "--url", url],
             &["doctor", "--url", url],
             &["bench", "load", "--url", url],
+            &["bench", "engine", "--simulate", "inf", "--url", url],
+            &["bench", "burst", "--url", url],
             &["pull", "owner/repo"],
         ] {
             let parse =

@@ -32,6 +32,17 @@ pub fn install() -> io::Result<()> {
     Ok(())
 }
 
+/// Makes SIGINT end the process at once, with status 130, while the returned flag is set. It is not
+/// set yet.
+///
+/// # Errors
+/// If the system refuses the handler.
+pub(crate) fn interruptible() -> io::Result<Arc<AtomicBool>> {
+    let ends = Arc::new(AtomicBool::new(false));
+    flag::register_conditional_shutdown(SIGINT, SIGNALLED + SIGINT, ends.clone())?;
+    Ok(ends)
+}
+
 /// Defers signals: the first one only sets the returned flag; the second ends the process.
 ///
 /// # Errors

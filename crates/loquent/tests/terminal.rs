@@ -40,13 +40,18 @@ struct OnTerminal {
 
 impl OnTerminal {
     fn start(arguments: &[&str]) -> OnTerminal {
+        Self::start_on("xterm-256color", arguments)
+    }
+
+    /// Starts the program with `term` as the terminal's kind.
+    fn start_on(term: &str, arguments: &[&str]) -> OnTerminal {
         let size =
             Winsize { ws_row: ROWS.get(), ws_col: COLUMNS.get(), ws_xpixel: 0, ws_ypixel: 0 };
         let pty = openpty(&size, None).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let slave = || Stdio::from(pty.slave.try_clone().unwrap());
         let mut command = Command::new(env!("CARGO_BIN_EXE_loquent"));
-        command.args(arguments).env("TERM", "xterm-256color").env("XDG_STATE_HOME", folder.path());
+        command.args(arguments).env("TERM", term).env("XDG_STATE_HOME", folder.path());
         command.current_dir(folder.path()).env("XDG_CACHE_HOME", folder.path());
         command.env("HF_HOME", folder.path()).env("OLLAMA_MODELS", folder.path());
         for name in [
@@ -205,6 +210,21 @@ fn reasoning_is_seen_while_it_arrives() {
     assert!(shown.contains("Thought for") && !shown.contains("First I"), "{shown}");
     terminal.type_line("/quit");
     assert!(terminal.ends().success());
+}
+
+#[test]
+fn ctrl_c_at_the_prompt_of_a_terminal_without_editing_ends_the_chat() {
+    let server = StandIn::start([Reply::HangAfter { deltas: in_pieces("content", "First of") }]);
+    let mut terminal = OnTerminal::start_on("dumb", &["chat", "--url", &server.url()]);
+    let is_prompted = |received: &Received| received.bytes.ends_with(b"> ");
+    terminal.wait("the first prompt", is_prompted);
+    terminal.type_line("Well?");
+    terminal.wait_for("First of");
+    terminal.signal("-INT");
+    terminal.wait_for("stopped");
+    terminal.wait("the second prompt", is_prompted);
+    terminal.signal("-INT");
+    assert_eq!(terminal.ends().code(), Some(130));
 }
 
 #[test]

@@ -90,14 +90,18 @@ impl HttpClient {
         Self::with_dial(base, api_key, dial)
     }
 
-    /// Like [`HttpClient::new`], with all requests on one HTTP/2 connection: by prior knowledge, or
-    /// by ALPN over TLS.
+    /// Like [`HttpClient::with_trust`], with all requests on one HTTP/2 connection: by prior
+    /// knowledge, or by ALPN over TLS.
     ///
     /// # Errors
     /// Same as [`HttpClient::new`].
-    pub fn over_http2(base: BaseUrl, api_key: Option<&str>) -> Result<Self, HttpError> {
+    pub fn over_http2(
+        base: BaseUrl,
+        api_key: Option<&str>,
+        trust: Trust,
+    ) -> Result<Self, HttpError> {
         let version = HttpVersion::Two;
-        let dial = Arc::new(HostDial::new(&base, Trust::System, version)?);
+        let dial = Arc::new(HostDial::new(&base, trust, version)?);
         let client = Self::with_dial(base, api_key, dial)?;
         let pool = pool_of(client.connector.clone(), MAX_IDLE, version);
         Ok(Self { version, pool, ..client })

@@ -374,7 +374,7 @@ async fn all_requests_share_one_connection_of_http2() {
             tokio::spawn(server.serve_connection(TokioIo::new(stream), answer));
         }
     });
-    let client = HttpClient::over_http2(base, None).unwrap();
+    let client = HttpClient::over_http2(base, None, Trust::System).unwrap();
     let ask = || async {
         let request = json_request(Method::GET, "/", Bytes::new()).unwrap();
         let mut body = client.send(request).await.unwrap().into_body();

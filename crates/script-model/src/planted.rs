@@ -94,7 +94,7 @@ pub const PLANTED: &[PlantedFault] = &[
         name: "before a stop left a fence: it is forgotten with the answer (finding 18)",
         changes: &[change(
             ScriptName::Stop,
-            "redis.call('SET', prefix .. 'x:' .. id, '4503599627370496', 'PX', ARGV[4])",
+            "redis.call('SET', prefix .. 'x:' .. id, final_fence, 'PX', ARGV[4])",
             "",
         )],
         callers: |_| {},
@@ -106,13 +106,13 @@ pub const PLANTED: &[PlantedFault] = &[
         changes: &[
             change(
                 ScriptName::Stop,
-                "redis.call('SET', prefix .. 'x:' .. id, '4503599627370496', 'PX', ARGV[4])",
+                "redis.call('SET', prefix .. 'x:' .. id, final_fence, 'PX', ARGV[4])",
                 "",
             ),
             change(
                 ScriptName::Stop,
                 "return 1",
-                "redis.call('SET', prefix .. 'x:' .. id, '4503599627370496', 'PX', ARGV[4]) return 1",
+                "redis.call('SET', prefix .. 'x:' .. id, final_fence, 'PX', ARGV[4]) return 1",
             ),
         ],
         callers: |_| {},

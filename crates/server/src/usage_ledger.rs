@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Mutex;
+use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 use loquent_serving::auth::ApiKeys;
@@ -24,6 +25,9 @@ use loquent_store::{Store, StoreError};
 pub const RECORD_EVERY: Duration = Duration::from_secs(2);
 /// Time for which the sum of a month's days before today is reused: only late writes change it.
 const REUSE_EARLIER_S: u64 = 60;
+/// Number of owners whose tokens are read at the same time: a shared store answers many in hardly
+/// more time than one. Chosen by hand.
+const READS_AT_ONCE: usize = 32;
 /// Time limit for the last write at shutdown.
 const LAST_WRITE_LIMIT: Duration = Duration::from_secs(2);
 /// Maximum rows that wait for a store that is away. Beyond them counts of days that are over may be
@@ -165,7 +169,7 @@ impl UsageLedger {
             tick.tick().await;
             // What cannot be written now is written later; the store says why in the log.
             if self.record().await.is_ok() {
-                let _ = self.read_spent(&mut earlier).await;
+                let _ = self.read_spent(&mut earlier, unix_time_s()).await;
             }
         }
     }
@@ -217,10 +221,11 @@ impl UsageLedger {
         Ok(())
     }
 
-    /// Reads what the owners with budgets have spent at all replicas.
-    async fn read_spent(&self, earlier: &mut EarlierDays) -> Result<(), StoreError> {
-        let keys = self.keys.owners();
-        if keys.iter().all(|key| key.budgets.is_empty()) {
+    /// Reads what the owners with budgets have spent at all replicas up to `now_s`.
+    async fn read_spent(&self, earlier: &mut EarlierDays, now_s: u64) -> Result<(), StoreError> {
+        let mut keys = self.keys.owners();
+        keys.retain(|key| !key.budgets.is_empty());
+        if keys.is_empty() {
             return Ok(());
         }
         // Before the reading: what is counted meanwhile comes on top.
@@ -228,23 +233,48 @@ impl UsageLedger {
             let days = self.days.lock().await;
             keys.iter().map(|key| (key.owner(), days.counted(key.owner()))).collect()
         };
-        let now_s = unix_time_s();
-        let (today, first) = (day_of(now_s), day_of(BudgetPeriod::Month.start_s(now_s)));
-        for key in keys.iter().filter(|key| !key.budgets.is_empty()) {
-            let owner = key.owner();
-            let day = self.tokens(today..=today, owner).await?;
-            let before = match key.budgets.per_month {
-                Some(_) if first < today => self.earlier(earlier, first..=today - 1, owner).await?,
-                _ => 0,
-            };
-            key.usage.set_spent(SpentTokens {
-                read_s: now_s,
-                day,
-                month: day.saturating_add(before),
-                counted: counted[&key.owner()],
-            });
+        for some in keys.chunks(READS_AT_ONCE) {
+            let mut reads = JoinSet::new();
+            for key in some {
+                let known = earlier.get(&key.owner()).copied();
+                let (ledger, key) = (self.clone(), key.clone());
+                reads.spawn(async move {
+                    let read = ledger.spent(&key, known, now_s).await;
+                    read.map(|(day, before)| (key, day, before))
+                });
+            }
+            while let Some(read) = reads.join_next().await {
+                // The runtime ends.
+                let Ok(read) = read else { continue };
+                let (key, day, before) = read?;
+                let owner = key.owner();
+                let month = day.saturating_add(before.map_or(0, |one| one.tokens));
+                earlier.extend(before.map(|one| (owner, one)));
+                let counted = counted[&owner];
+                key.usage.set_spent(SpentTokens { read_s: now_s, day, month, counted });
+            }
         }
         Ok(())
+    }
+
+    /// Returns the tokens of the owner of `key` today, and in this month's days before, if there is
+    /// a budget of them. `known`: the latter as read last.
+    async fn spent(
+        &self,
+        key: &ApiKey,
+        known: Option<EarlierTokens>,
+        now_s: u64,
+    ) -> Result<(u64, Option<EarlierTokens>), StoreError> {
+        let (today, first) = (day_of(now_s), day_of(BudgetPeriod::Month.start_s(now_s)));
+        let owner = key.owner();
+        let day = self.tokens(today..=today, owner).await?;
+        let before = match key.budgets.per_month {
+            Some(_) if first < today => {
+                Some(self.earlier(known, first..=today - 1, owner, now_s).await?)
+            }
+            _ => None,
+        };
+        Ok((day, before))
     }
 
     /// Returns the tokens of `owner` in `days`, at all replicas.
@@ -253,23 +283,25 @@ impl UsageLedger {
         Ok(rows.iter().map(|row| row.counts.tokens()).fold(0, u64::saturating_add))
     }
 
-    /// [`Self::tokens`] of days before today, which are read again when they may have changed.
+    /// [`Self::tokens`] of days before today: as `known`, or read again if they may have changed.
     async fn earlier(
         &self,
-        known: &mut EarlierDays,
+        known: Option<EarlierTokens>,
         days: RangeInclusive<u32>,
         owner: Owner,
-    ) -> Result<u64, StoreError> {
-        let (day, now_s) = (*days.end(), unix_time_s());
-        let fresh = |one: &&EarlierTokens| {
+        now_s: u64,
+    ) -> Result<EarlierTokens, StoreError> {
+        let day = *days.end();
+        let is_fresh = |one: &EarlierTokens| {
             one.day == day && now_s.saturating_sub(one.read_s) < REUSE_EARLIER_S
         };
-        if let Some(one) = known.get(&owner).filter(fresh) {
-            return Ok(one.tokens);
+        match known.filter(is_fresh) {
+            Some(one) => Ok(one),
+            None => {
+                let tokens = self.tokens(days, owner).await?;
+                Ok(EarlierTokens { day, read_s: now_s, tokens })
+            }
         }
-        let tokens = self.tokens(days, owner).await?;
-        known.insert(owner, EarlierTokens { day, read_s: now_s, tokens });
-        Ok(tokens)
     }
 }
 
@@ -352,6 +384,11 @@ mod tests {
         assert_eq!(rows(&days), []);
     }
 
+    fn row(owner: Owner, day: u32, tokens: u64) -> UsageRow {
+        let counts = UsageCounts { prompt_tokens: tokens, ..UsageCounts::default() };
+        UsageRow { day, owner, name: None, counts }
+    }
+
     async fn prompt_tokens(store: &Store, days: RangeInclusive<u32>) -> u64 {
         let rows = store.usage(UsageQuery { days, owner: None }).await.unwrap();
         rows.iter().map(|row| row.counts.prompt_tokens).sum()
@@ -396,15 +433,45 @@ mod tests {
     async fn a_months_earlier_days_are_read_seldom_and_anew_each_day() {
         let store = Store::in_memory(StoreLimits::default());
         let ledger = UsageLedger::new(ApiKeys::new(["sk-a".to_owned()]), store.clone());
-        let (owner, mut known) = (ledger.keys.owners()[0].owner(), EarlierDays::new());
-        let row = |day, tokens| {
-            let counts = UsageCounts { prompt_tokens: tokens, ..UsageCounts::default() };
-            UsageRow { day, owner, name: None, counts }
+        let owner = ledger.keys.owners()[0].owner();
+        let rows = vec![row(owner, 1, 10), row(owner, 2, 20), row(owner, 3, 40)];
+        store.record_usage(rows).await.unwrap();
+        let first = ledger.earlier(None, 1..=2, owner, 100).await.unwrap();
+        assert_eq!(first.tokens, 30);
+        store.record_usage(vec![row(owner, 1, 11)]).await.unwrap();
+        for (days, now_s, tokens) in [(1..=2, 159, 30), (1..=2, 160, 31), (1..=3, 101, 71)] {
+            let read = ledger.earlier(Some(first), days, owner, now_s).await.unwrap();
+            assert_eq!(read.tokens, tokens, "at {now_s}");
+        }
+    }
+
+    #[tokio::test]
+    async fn each_of_many_owners_learns_what_it_has_spent() {
+        let count = 2 * READS_AT_ONCE + 1;
+        let table = |at: usize| {
+            let budgets = "tokens_per_day = 9\ntokens_per_month = 9";
+            format!("[[key]]\nname = \"u{at}\"\nkey = \"sk-{at}\"\n{budgets}\n")
         };
-        store.record_usage(vec![row(1, 10), row(2, 20), row(3, 40)]).await.unwrap();
-        assert_eq!(ledger.earlier(&mut known, 1..=2, owner).await, Ok(30));
-        store.record_usage(vec![row(1, 11)]).await.unwrap();
-        assert_eq!(ledger.earlier(&mut known, 1..=2, owner).await, Ok(30), "of a moment ago");
-        assert_eq!(ledger.earlier(&mut known, 1..=3, owner).await, Ok(71));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("keys.toml");
+        std::fs::write(&path, (0..count).map(table).collect::<String>()).unwrap();
+        let keys = ApiKeys::load(&[], Some(path), None).unwrap();
+        let store = Store::in_memory(StoreLimits::default());
+        let ledger = UsageLedger::new(keys.clone(), store.clone());
+        // In the middle of a month.
+        let now_s = 1_700_000_000;
+        let today = day_of(now_s);
+        let owners = keys.owners();
+        let rows = owners.iter().zip(1..).flat_map(|(key, tokens)| {
+            [row(key.owner(), today, tokens), row(key.owner(), today - 1, 1000)]
+        });
+        store.record_usage(rows.collect()).await.unwrap();
+        let mut earlier = EarlierDays::new();
+        ledger.read_spent(&mut earlier, now_s).await.unwrap();
+        assert_eq!(earlier.len(), count);
+        for (key, tokens) in owners.iter().zip(1..) {
+            let spent: Vec<u64> = key.budget_status(now_s).map(|one| one.spent).collect();
+            assert_eq!(spent, [tokens, 1000 + tokens], "{key:?}");
+        }
     }
 }

@@ -1,20 +1,19 @@
-//! `loquent bench load`: its options as typed, resolved into a [`LoadPlan`](crate::plan::LoadPlan).
-//!
-//! The options that describe the load itself ([`WorkloadArgs`]) are shared with `loquent bench
-//! engine`.
+//! Options of `loquent bench load` and `loquent bench engine` as typed, resolved into a
+//! [`LoadPlan`](crate::plan::LoadPlan): those that describe the load ([`WorkloadArgs`]), and the
+//! servers ([`ServerArgs`]).
 
 mod disturbances;
 mod prompts;
 mod workload;
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Args;
 use loquent_openai::BaseUrl;
 use loquent_openai::api_key::{api_key, warn_of_cleartext};
 use loquent_openai::http::HttpClient;
+use loquent_openai::tls::Trust;
 
 pub use self::workload::WorkloadArgs;
 use crate::BenchError;
@@ -25,55 +24,6 @@ use crate::plan::TargetPlan;
 pub const EXIT_STATUS: &str = "\
 Exit status: 0 if every measured request succeeded, 1 if one failed (429 and 503 do not count) \
 or a run had no answer, 3 if a token total is impossible.";
-
-const EXAMPLES: &str = "\
-Examples:
-  loquent bench load --url http://127.0.0.1:8080 --preset rose-050 --html report.html
-  loquent bench load --url loquent=http://127.0.0.1:8080 --url llama=http://127.0.0.1:8081 \\
-      --preset cllm-stage15 --ignore-eos --repeat-runs 5
-  loquent bench load --url http://127.0.0.1:8080 -n 200 --request-rate 20 --burstiness 0.5
-  loquent bench load --url http://127.0.0.1:8080 -n 8 --max-tokens 400 --ignore-eos \\
-      --inject-prompt-tokens 4000 --inject-at-ms 2000 --control
-
-";
-
-/// Default of `--url`: `loquent serve` with its own defaults, as for `loquent chat`.
-const LOCAL_SERVER: &str = "http://127.0.0.1:8080";
-
-/// Put load on OpenAI-compatible servers and report what their users would see
-#[derive(Debug, Clone, Args)]
-#[command(after_help = after_help())]
-pub struct LoadArgs {
-    /// Server to measure; repeat to compare servers
-    ///
-    /// With several servers their runs alternate, so that a change of the machine's speed meets
-    /// all of them. NAME= sets the name in the reports.
-    #[arg(long, env = "LOQUENT_URL", value_name = "[NAME=]URL", default_value = LOCAL_SERVER)]
-    url: Vec<String>,
-    /// Model name in requests [default: the server's first]
-    #[arg(long, value_name = "NAME")]
-    model: Option<String>,
-    #[command(flatten)]
-    servers: ServerArgs,
-    #[command(flatten)]
-    workload: WorkloadArgs,
-}
-
-/// Returns the examples, followed by the exit status.
-fn after_help() -> String {
-    format!("{EXAMPLES}{EXIT_STATUS}")
-}
-
-impl LoadArgs {
-    /// Runs the load test and writes its reports.
-    ///
-    /// # Errors
-    /// If options contradict each other, a server cannot be used, or a report cannot be written.
-    pub async fn run(self) -> anyhow::Result<ExitCode> {
-        let targets = self.servers.targets(&self.url)?;
-        self.workload.run(self.model, targets).await
-    }
-}
 
 /// Connection options of the servers in `--url`.
 #[derive(Debug, Clone, Args)]
@@ -98,11 +48,12 @@ pub struct ServerArgs {
 }
 
 impl ServerArgs {
-    /// Returns the servers at `urls`, each optionally as `name=url`, in order.
+    /// Returns the servers at `urls`, each optionally as `name=url`, in order. `trust`: which of
+    /// their certificates are accepted.
     ///
     /// # Errors
     /// If a URL is invalid, or the process ids do not match the URLs.
-    pub fn targets(&self, urls: &[String]) -> Result<Vec<TargetPlan>, BenchError> {
+    pub fn targets(&self, urls: &[String], trust: &Trust) -> Result<Vec<TargetPlan>, BenchError> {
         check(
             self.server_pid.is_empty() || self.server_pid.len() == urls.len(),
             "--server-pid must be given once per --url, in the same order",
@@ -118,20 +69,26 @@ impl ServerArgs {
             )?;
         }
         let target = |((name, url), pid): (&(String, String), _)| {
-            let client = self.client(name, url, key.as_deref())?;
+            let client = self.client(name, url, key.as_deref(), trust.clone())?;
             Ok(TargetPlan { target: Arc::new(HttpTarget::new(name.clone(), client)), pid })
         };
         named.iter().zip(pids).map(target).collect()
     }
 
-    fn client(&self, name: &str, url: &str, key: Option<&str>) -> Result<HttpClient, BenchError> {
+    fn client(
+        &self,
+        name: &str,
+        url: &str,
+        key: Option<&str>,
+        trust: Trust,
+    ) -> Result<HttpClient, BenchError> {
         let base = BaseUrl::parse(url).map_err(|error| BenchError::Options(error.to_string()))?;
         if let Some(warning) = warn_of_cleartext(&base, key.is_some()) {
             eprintln!("{warning}");
         }
         let client = match self.http2.iter().any(|one| one == name) {
-            true => HttpClient::over_http2(base, key),
-            false => HttpClient::new(base, key),
+            true => HttpClient::over_http2(base, key, trust),
+            false => HttpClient::with_trust(base, key, trust),
         };
         client.map_err(|error| BenchError::Options(error.to_string()))
     }
@@ -157,18 +114,14 @@ fn refuse<T>(why: &str) -> Result<T, BenchError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::{CommandFactory, Parser};
+    use clap::Parser;
 
     #[derive(Parser)]
     struct Cli {
+        #[arg(long)]
+        url: Vec<String>,
         #[command(flatten)]
-        load: LoadArgs,
-    }
-
-    #[test]
-    fn short_help_fits_two_screens() {
-        let help = Cli::command().term_width(100).render_help().to_string();
-        assert!(help.lines().count() <= 100, "{} lines:\n{help}", help.lines().count());
+        servers: ServerArgs,
     }
 
     #[test]
@@ -176,7 +129,7 @@ mod tests {
         let args = ["bench", "--url", "a=http://127.0.0.1:1", "--url", "http://127.0.0.1:2"];
         let pids = ["--server-pid", "7", "--server-pid", "8"];
         let cli = Cli::parse_from(args.iter().chain(&pids));
-        let targets = cli.load.servers.targets(&cli.load.url).unwrap();
+        let targets = cli.servers.targets(&cli.url, &Trust::System).unwrap();
         let named: Vec<_> = targets.iter().map(|plan| (plan.target.name(), plan.pid)).collect();
         assert_eq!(named, [("a", Some(7)), ("http://127.0.0.1:2", Some(8))]);
     }
@@ -189,7 +142,7 @@ mod tests {
             (&["--url", "a=http://x", "--http2", "b"], "--http2 b"),
         ] {
             let cli = Cli::parse_from(["bench"].iter().chain(args));
-            let refused = cli.load.servers.targets(&cli.load.url).err();
+            let refused = cli.servers.targets(&cli.url, &Trust::System).err();
             let refused = refused.unwrap_or_else(|| panic!("{args:?} was accepted")).to_string();
             assert!(refused.contains(word), "{args:?}: {refused}");
         }

@@ -1,6 +1,8 @@
 //! The user's input: lines from the terminal, joined to messages.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
 use rustyline::error::ReadlineError;
@@ -9,10 +11,13 @@ use rustyline::{CompletionType, Config, Editor};
 
 use super::completion::CommandCompleter;
 use super::quiet_input::QuietInput;
+use crate::shutdown;
 use crate::user_folder::user_folder;
 
 /// Maximum number of lines in the history file.
 const HISTORY_LINES: usize = 1000;
+/// Values of `TERM` for which the line editor only reads lines, and leaves Ctrl-C a signal.
+const TERMS_WITHOUT_EDITING: [&str; 3] = ["dumb", "cons25", "emacs"];
 
 /// The result of waiting for a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,6 +79,9 @@ pub(super) fn message(lines: &mut impl Lines) -> anyhow::Result<Option<String>> 
 pub(super) struct Terminal {
     editor: Editor<CommandCompleter, FileHistory>,
     history: Option<PathBuf>,
+    /// Set while a line is read on a terminal without editing, where Ctrl-C could not discard it:
+    /// it ends the program.
+    interrupt_ends: Option<Arc<AtomicBool>>,
 }
 
 impl Terminal {
@@ -90,7 +98,10 @@ impl Terminal {
             // There is none before the first conversation.
             let _ = editor.load_history(file);
         }
-        Ok(Terminal { editor, history })
+        let term = std::env::var("TERM").unwrap_or_default();
+        let is_plain = TERMS_WITHOUT_EDITING.iter().any(|name| name.eq_ignore_ascii_case(&term));
+        let interrupt_ends = is_plain.then(shutdown::interruptible).transpose()?;
+        Ok(Terminal { editor, history, interrupt_ends })
     }
 }
 
@@ -98,7 +109,15 @@ impl Lines for Terminal {
     fn line(&mut self, continued: bool) -> anyhow::Result<Input> {
         // Blocks the task on purpose: nothing else happens while the user types, and idle
         // connections need no attention.
-        match self.editor.readline(if continued { "… " } else { "> " }) {
+        let is_reading = |reading| {
+            if let Some(ends) = &self.interrupt_ends {
+                ends.store(reading, Ordering::Release);
+            }
+        };
+        is_reading(true);
+        let read = self.editor.readline(if continued { "… " } else { "> " });
+        is_reading(false);
+        match read {
             Ok(line) => Ok(Input::Line(line)),
             Err(ReadlineError::Interrupted) => Ok(Input::Interrupted),
             Err(ReadlineError::Eof) => Ok(Input::End),

@@ -49,7 +49,7 @@ pub use screen::{Columns, Screen, Style};
 const CLOSE_LIMIT: std::time::Duration = std::time::Duration::from_millis(500);
 
 /// Default of `--url`: `loquent serve` with its own defaults.
-const LOCAL_SERVER: &str = "http://127.0.0.1:8080";
+pub(crate) const LOCAL_SERVER: &str = "http://127.0.0.1:8080";
 
 /// Options of `loquent chat`.
 #[derive(Debug, Clone, clap::Args)]

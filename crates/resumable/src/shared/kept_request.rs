@@ -215,7 +215,7 @@ fn metadata_of(stored: &Value) -> Option<ReplayMetadata> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use proptest::prelude::*;
 
     use super::*;
@@ -233,6 +233,12 @@ mod tests {
             asker: ReplayAsker::default(),
             answered_by: KeptService::default(),
         }
+    }
+
+    /// Returns an empty request for `model`, which `answered_by` answers, encoded for the store.
+    pub(in crate::shared) fn encoded(model: &str, answered_by: KeptService) -> Arc<[u8]> {
+        let marks = ReplayInputs { answered_by, ..marks(model) };
+        ReplayableBody::of(Endpoint::Chat, &Map::new()).unwrap().encode(&marks).unwrap()
     }
 
     #[test]
@@ -271,8 +277,7 @@ mod tests {
 
     #[test]
     fn one_of_another_version_is_none() {
-        let asked = ReplayableBody::of(Endpoint::Chat, &Map::new()).unwrap();
-        let kept = String::from_utf8(asked.encode(&marks("m")).unwrap().to_vec()).unwrap();
+        let kept = String::from_utf8(encoded("m", KeptService::default()).to_vec()).unwrap();
         assert!(decode(kept.as_bytes()).is_some());
         let end = kept.len();
         for (from, to) in [

@@ -80,32 +80,18 @@ pub fn notice_of(offers: &[TakeoverOffer]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use loquent_serving::api::request::Endpoint;
-    use loquent_serving::api::sampling::GeneralSampling;
-    use serde_json::Map;
+    use std::sync::Arc;
 
     use super::*;
-    use crate::shared::kept_request::{ReplayAsker, ReplayInputs, ReplayableBody};
+    use crate::shared::kept_request::tests::encoded;
 
     fn offer(model: &str, fingerprint: &str, context_tokens: u32) -> TakeoverOffer {
         let answered_by = KeptService { fingerprint: fingerprint.into(), context_tokens };
         TakeoverOffer { model: model.into(), answered_by }
     }
 
-    fn request(TakeoverOffer { model, answered_by }: TakeoverOffer) -> Vec<u8> {
-        let marks = ReplayInputs {
-            model,
-            seed: 1,
-            sampling: GeneralSampling::LlamaServer.values(),
-            call_ids: 2,
-            asked_at_s: 3,
-            trace_parent: None,
-            stored: None,
-            asker: ReplayAsker::default(),
-            answered_by,
-        };
-        let body = ReplayableBody::of(Endpoint::Chat, &Map::new()).unwrap();
-        body.encode(&marks).unwrap().to_vec()
+    fn request(TakeoverOffer { model, answered_by }: TakeoverOffer) -> Arc<[u8]> {
+        encoded(&model, answered_by)
     }
 
     #[test]

@@ -78,7 +78,7 @@ pub struct KeeperContext {
     pub observers: Observers,
     /// Settings for serving requests.
     pub serving: ServingConfig,
-    /// Maximum number of requests waiting for models.
+    /// Maximum number of requests waiting for one model; several times as many may wait for all.
     pub max_waiting: usize,
 }
 
@@ -325,7 +325,7 @@ impl Keeper {
         if stock.is_stopping {
             return Err(ApiError::unavailable("The server is shutting down.", DRAIN_RETRY_S));
         }
-        if stock.residency.waiting() >= self.context.max_waiting {
+        if stock.residency.is_crowded(id, self.context.max_waiting) {
             let message = "Too many requests wait for models to be loaded. Try again later.";
             return Err(ApiError::overloaded(message, CROWDED_RETRY_S));
         }

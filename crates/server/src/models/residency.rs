@@ -24,6 +24,9 @@ const STAY: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 /// Maximum time that a model stays closed to new requests to make room for another. It is open
 /// again for as long: a client that reads an endless answer slowly must not close it to everybody.
 const LEAVE_LIMIT: Duration = Duration::from_secs(60);
+/// Maximum number of requests waiting for all models, as a multiple of those waiting for one: a
+/// model that loads slowly leaves room for requests for others. Chosen by hand.
+const WAITING_FACTOR: usize = 4;
 /// Time before a model that failed to load is tried again.
 const FAILURE_REST: Duration = Duration::from_secs(10);
 
@@ -229,6 +232,12 @@ impl ModelResidency {
     /// Returns the number of requests waiting for any model.
     pub fn waiting(&self) -> usize {
         self.slots.iter().map(|slot| slot.waiting).sum()
+    }
+
+    /// Returns true if no more requests may wait for `id`. At most `per_model` wait for each model.
+    pub fn is_crowded(&self, id: ModelId, per_model: usize) -> bool {
+        self.slots[id.0].waiting >= per_model
+            || self.waiting() >= per_model.saturating_mul(WAITING_FACTOR)
     }
 
     /// Returns the bytes of the models in memory.

@@ -6,6 +6,8 @@
 -- not appended again. Where the store has lost an answer, and its older owner was the first to write it again, the
 -- newer one writes it once more.
 local prefix, replica, running_ms, ended_ms = unpack(ARGV, 1, 4)
+-- 2^52, above the fence of any replica: nobody writes again what has it. The same in stop, read and remove.lua.
+local final_fence = '4503599627370496'
 -- Who writes lives, unless the store has forgotten it: then it says so itself, and learns that it was forgotten.
 redis.call('PEXPIRE', prefix .. 'p:' .. replica, ARGV[5])
 local out = {}
@@ -37,7 +39,7 @@ for i = 6, #ARGV, 8 do
             redis.call('DEL', log)
             redis.call('PEXPIRE', answer, ended_ms)
             -- Nobody writes it again, though the answer itself is forgotten soon.
-            redis.call('SET', prefix .. 'x:' .. id, '4503599627370496', 'PX', running_ms)
+            redis.call('SET', prefix .. 'x:' .. id, final_fence, 'PX', running_ms)
         elseif head < offset then
             outcome = 'lost'
         else

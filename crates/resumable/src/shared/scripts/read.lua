@@ -3,6 +3,8 @@
 -- of all logs together about MOST_BYTES. Notes that somebody reads them.
 -- Who reads an answer does not generate it: one that is its own has no owner.
 local prefix, replica, reading_ms, room = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+-- 2^52, above the fence of any replica: nobody writes again what has it. The same in stop, append and remove.lua.
+local final_fence = '4503599627370496'
 redis.call('PEXPIRE', prefix .. 'p:' .. replica, ARGV[5])
 
 local function owner_state(owner)
@@ -18,7 +20,7 @@ for i = 6, #ARGV, 2 do
     local log = prefix .. 'g:' .. id
     local known = redis.call('HMGET', prefix .. 'a:' .. id, 's', 'o', 'e')
     local state = known[1]
-    if not state and redis.call('GET', prefix .. 'x:' .. id) == '4503599627370496' then
+    if not state and redis.call('GET', prefix .. 'x:' .. id) == final_fence then
         -- It was stopped after its other key was evicted: who has a copy learns of it.
         state = 'stopped'
     end

@@ -6,16 +6,15 @@ use std::time::Duration;
 use loquent_needs::redis::RedisServer;
 use loquent_store::address::SharedAddress;
 use redis::Cmd;
-use serde_json::{Map, json};
+use serde_json::json;
 use tokio::time::Instant;
 
 use super::*;
 use crate::shared::followed::FollowedPiece;
-use crate::shared::kept_request::{KeptService, ReplayAsker, ReplayInputs, ReplayableBody};
+use crate::shared::kept_request::KeptService;
+use crate::shared::kept_request::tests::encoded;
 use crate::shared::offers::notice_of;
 use crate::shared::state::{LogState, StoreNews};
-use loquent_serving::api::request::Endpoint;
-use loquent_serving::api::sampling::GeneralSampling;
 use loquent_serving::entropy::Entropy;
 
 const HANDLE: AnswerHandle = AnswerHandle { id: [1; 16], token: [2; 16] };
@@ -178,18 +177,7 @@ async fn writes_nothing_of_what_is_gone(
 }
 
 fn request() -> Arc<[u8]> {
-    let marks = ReplayInputs {
-        model: "m".to_owned(),
-        seed: 1,
-        sampling: GeneralSampling::LlamaServer.values(),
-        call_ids: 2,
-        asked_at_s: 3,
-        trace_parent: None,
-        stored: None,
-        asker: ReplayAsker::default(),
-        answered_by: KeptService::default(),
-    };
-    ReplayableBody::of(Endpoint::Chat, &Map::new()).unwrap().encode(&marks).unwrap()
+    encoded("m", KeptService::default())
 }
 
 fn records(deltas: &[Delta]) -> Vec<u8> {

@@ -68,6 +68,24 @@ impl World {
 }
 
 #[test]
+fn requests_that_wait_for_one_model_leave_room_for_those_for_others() {
+    let [slow, other, .., fifth] = ids::<5>();
+    let mut world = World::new(NO_LIMITS, &[MIB; 5]);
+    for _ in 0..3 {
+        assert!(!world.residency.is_crowded(slow, 3));
+        world.residency.wait(slow, world.now).unwrap();
+    }
+    assert!(world.residency.is_crowded(slow, 3));
+    assert!(!world.residency.is_crowded(other, 3));
+    for id in [1, 2, 3].map(ModelId) {
+        (0..3).for_each(|_| world.residency.wait(id, world.now).unwrap());
+    }
+    assert!(world.residency.is_crowded(fifth, 3), "all models together have a bound, too");
+    world.residency.end_wait(slow);
+    assert!(!world.residency.is_crowded(fifth, 3) && !world.residency.is_crowded(slow, 3));
+}
+
+#[test]
 fn a_model_is_loaded_when_it_is_asked_for_and_stays() {
     let [a, b] = ids();
     let mut world = World::new(NO_LIMITS, &[MIB, MIB]);

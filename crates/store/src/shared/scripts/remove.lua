@@ -1,6 +1,6 @@
 -- Deletes an object: remove.lua PREFIX AGE_S OWNER KIND ID KEEP_MS. Returns whether there was one that is not too old.
 -- Nothing is stored of its answer any more, also if that is complete: its replica may not know that the store has it,
--- and try again. Its fence is above that of any replica.
+-- and try again. Its fence is final.
 -- Deletes what is too old: remove.lua PREFIX AGE_S.
 local prefix = ARGV[1]
 local weights, total = prefix .. 'w', prefix .. 'b'
@@ -38,10 +38,12 @@ if #ARGV == 2 then
     return 1
 end
 
+-- 2^52, above the fence of any replica: nobody writes again what has it. The same in stop, append and read.lua.
+local final_fence = '4503599627370496'
 local owner, kind, id, keep_ms = unpack(ARGV, 3, 6)
 local name = owner .. ':' .. kind .. id
 local member = redis.call('HGET', prefix .. 'o:' .. name, 'm')
 if not member then return 0 end
-redis.call('SET', prefix .. 'x:' .. name, '4503599627370496', 'PX', keep_ms)
+redis.call('SET', prefix .. 'x:' .. name, final_fence, 'PX', keep_ms)
 drop(owner, member)
 return string.sub(member, 1, 16) >= cutoff and 1 or 0
