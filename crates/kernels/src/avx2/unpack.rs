@@ -95,28 +95,32 @@ fn high(v: __m256i) -> __m256i {
     low(_mm256_srli_epi16::<4>(v))
 }
 
-/// Returns eight scales and minima of 32 weights each, packed in 6 bits, as bytes.
+/// Returns eight scales, then eight minima, of 32 weights each as bytes, in both halves of a
+/// register. They are packed in 6 bits.
 #[inline]
-fn packed_scales_and_mins<const N: usize>(block: &[u8; N]) -> (i64, i64) {
-    let word =
-        |at: usize| u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
-    // Twelve bytes: the first four scales and minima have 6 bits in a byte each, whose upper two
-    // bits are those of the last four; the lower four bits of these share bytes.
-    let (first, mid, last) = (word(4), word(8), word(12));
-    let join = |first: u32, last: u32| ((u64::from(last) << 32) | u64::from(first)) as i64;
-    let upper = |word: u32| ((word >> 6) & 0x0303_0303) << 4;
-    let scales = join(first & 0x3f3f_3f3f, (last & 0x0f0f_0f0f) | upper(first));
-    let mins = join(mid & 0x3f3f_3f3f, ((last >> 4) & 0x0f0f_0f0f) | upper(mid));
-    (scales, mins)
+#[target_feature(enable = "avx2")]
+fn packed_scales_and_mins<const N: usize>(block: &[u8; N]) -> __m256i {
+    assert!(4 + 16 <= N);
+    // SAFETY: the array has these 16 bytes, of which they are the first twelve.
+    let packed = unsafe { _mm_loadu_si128(block.as_ptr().add(4).cast()) };
+    let packed = _mm256_broadcastsi128_si256(packed);
+    // The first four scales and minima have 6 bits in a byte each, whose upper two bits are those
+    // of the last four; the lower four bits of these share bytes. Lane 0: scales, lane 1: minima.
+    let last = _mm256_srlv_epi32(
+        _mm256_shuffle_epi32::<0b10_10_10_10>(packed),
+        _mm256_setr_epi32(0, 4, 0, 4, 0, 4, 0, 4),
+    );
+    let upper = _mm256_and_si256(_mm256_srli_epi32::<2>(packed), _mm256_set1_epi8(0x30));
+    let first = _mm256_and_si256(packed, _mm256_set1_epi8(0x3f));
+    _mm256_unpacklo_epi32(first, _mm256_or_si256(low(last), upper))
 }
 
 /// Same, as 32-bit integers.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn scales_and_mins<const N: usize>(block: &[u8; N]) -> (__m256i, __m256i) {
-    let (scales, mins) = packed_scales_and_mins(block);
-    let wide = |bytes: i64| _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(bytes));
-    (wide(scales), wide(mins))
+    let both = _mm256_castsi256_si128(packed_scales_and_mins(block));
+    (_mm256_cvtepu8_epi32(both), _mm256_cvtepu8_epi32(_mm_unpackhi_epi64(both, both)))
 }
 
 /// Creates a block of Q4_K or Q5_K from its quants.
@@ -298,12 +302,18 @@ pub(super) const CROSSED_PAIRS: [usize; GROUPS] = [0, 2, 4, 6, 1, 3, 5, 7];
 /// Order of groups in [`q6_k_crossed`].
 pub(super) const CROSSED_FOURS: [usize; GROUPS] = [0, 1, 4, 5, 2, 3, 6, 7];
 
+/// Loads four registers from byte `at` on, [`crossed`].
+#[inline]
+#[target_feature(enable = "avx2")]
+fn loaded_crossed<const N: usize>(block: &[u8; N], at: usize) -> [__m256i; 4] {
+    crossed([load(block, at), load(block, at + 32), load(block, at + 64), load(block, at + 96)])
+}
+
 /// [`q4_k`] as [`super::Arrangement::Crossed`], in the order of [`CROSSED_PAIRS`].
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 pub(super) fn q4_k_crossed<const VNNI: bool>(block: &[u8; 144]) -> UnpackedBlock {
-    let packed = [load(block, 16), load(block, 48), load(block, 80), load(block, 112)];
-    let [a, b, c, d] = crossed(packed);
+    let [a, b, c, d] = loaded_crossed(block, 16);
     let quants = [low(a), low(b), low(c), low(d), high(a), high(b), high(c), high(d)];
     with_crossed_mins::<VNNI, 144>(block, quants)
 }
@@ -312,8 +322,7 @@ pub(super) fn q4_k_crossed<const VNNI: bool>(block: &[u8; 144]) -> UnpackedBlock
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 pub(super) fn q5_k_crossed<const VNNI: bool>(block: &[u8; 176]) -> UnpackedBlock {
-    let packed = [load(block, 48), load(block, 80), load(block, 112), load(block, 144)];
-    let [a, b, c, d] = crossed(packed);
+    let [a, b, c, d] = loaded_crossed(block, 48);
     let mut quants = [low(a), low(b), low(c), low(d), high(a), high(b), high(c), high(d)];
     // Bit `n` of byte `i` is the fifth bit of weight `i` in group `n`. Each lane gets those of its
     // two groups as its lowest bits.
@@ -335,6 +344,15 @@ pub(super) fn q5_k_crossed<const VNNI: bool>(block: &[u8; 176]) -> UnpackedBlock
     with_crossed_mins::<VNNI, 176>(block, quants)
 }
 
+/// Returns the unit of scales and that of minima of Q4_K and Q5_K, the first two numbers.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn units_of_both<const N: usize>(block: &[u8; N]) -> (__m256, __m256) {
+    let word = i32::from_le_bytes([block[0], block[1], block[2], block[3]]);
+    let both = _mm256_cvtph_ps(_mm_set1_epi32(word));
+    (_mm256_moveldup_ps(both), _mm256_movehdup_ps(both))
+}
+
 /// Adds the scales and minima of Q4_K or Q5_K in the order of [`CROSSED_PAIRS`].
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
@@ -342,10 +360,8 @@ fn with_crossed_mins<const VNNI: bool, const N: usize>(
     block: &[u8; N],
     quants: [__m256i; 8],
 ) -> UnpackedBlock {
-    let (scales, mins) = packed_scales_and_mins(block);
-    let both = _mm256_broadcastsi128_si256(_mm_set_epi64x(mins, scales));
-    let unit = _mm256_set1_ps(half(block[0], block[1]));
-    let min_unit = _mm256_set1_ps(half(block[2], block[3]));
+    let both = packed_scales_and_mins(block);
+    let (unit, min_unit) = units_of_both(block);
     // A byte of each group, even ones first, in the lowest byte of each lane.
     let no = -1;
     let min_order = _mm256_setr_epi8(
@@ -377,8 +393,7 @@ fn with_crossed_mins<const VNNI: bool, const N: usize>(
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 pub(super) fn q6_k_crossed<const VNNI: bool>(block: &[u8; 210]) -> UnpackedBlock {
-    let packed = [load(block, 0), load(block, 32), load(block, 64), load(block, 96)];
-    let [a, b, c, d] = crossed(packed);
+    let [a, b, c, d] = loaded_crossed(block, 0);
     let mut quants = [low(a), low(b), low(c), low(d), high(a), high(b), high(c), high(d)];
     // A byte of these has two bits of each of four groups.
     let (one, other) = (load(block, 128), load(block, 160));
