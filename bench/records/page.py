@@ -179,20 +179,28 @@ def peers(record, measure):
 
 
 def targets(records):
-    """Every target with what was measured."""
+    """Every target with what was measured. Those of zero, which count losses and errors, are summed up apart: they say
+    nothing of speed, and are many."""
     out = ["| bench | measure | what computes | measured | target | |", "| --- | --- | --- | --- | --- | --- |"]
+    found = {False: [], True: []}
     for (machine, name), record in ordered(records):
         shown = f"{name} ({machine})" if machine else name
         if record["outcome"] == "failed":
+            found[False].append(False)
             out.append(f"| {shown} | | {engine(record)} | | | **failed** |")
             continue
         is_busy = ", on a busy machine" * record["load"]["busy"]
-        out += [f"| {shown} | {label} | {engine(record)} | {cell} | {target} "
-                f"| {'reached' if well else '**missed**'}{is_busy} |"
-                for label, cell, target, well in tables.judged(record["tables"], record["captions"])]
+        for label, cell, target, well in tables.judged(record["tables"], record["captions"]):
+            found[target == NOTHING].append(well)
+            out.append(f"| {shown} | {label} | {engine(record)} | {cell} | {target} "
+                       f"| {'reached' if well else '**missed**'}{is_busy} |")
     if len(out) == 2:
         return "Nothing is measured yet.\n"
-    return f"{len(list(missed(records)))} of {len(out) - 2} are missed.\n\n" + "\n".join(out) + "\n"
+    sums = f"{found[False].count(False)} of {len(found[False])} are missed."
+    if found[True]:
+        sums += (f" {len(found[True])} more count what was lost, doubled, refused or failed, and want 0: "
+                 f"{found[True].count(False)} of these are missed.")
+    return filled(sums) + "\n\n" + "\n".join(out) + "\n"
 
 
 def engine(record):
@@ -218,6 +226,8 @@ def missed(records):
                 yield f"{shown}: {label}: {cell}, wanted {target}"
 
 
+#: The target of counts of losses and errors.
+NOTHING = "<= 0"
 FACTS = ("processor", "vendor", "family", "model", "stepping", "flags", "cores", "ram_mib", "kernel", "hypervisor",
          "governor", "compilers")
 

@@ -581,6 +581,16 @@ def test_no_two_targets_of_a_record_have_one_label():
         assert len(set(labels)) == len(labels), name
 
 
+def test_targets_of_zero_are_summed_up_apart():
+    (key, record), = [(key, record) for key, record in results.read_all().items() if key == ("", "one")]
+    rows = [["measure", "measured", "target"], ["tokens/s", "9", ">= 10"], ["TTFT", "1", "<= 2"],
+            ["lost", "0", "<= 0"], ["refused", "3", "<= 0"], ["doubled", "0", "<= 0"]]
+    told = page.targets({key: {**record, "tables": [rows], "captions": [""], "outcome": "missed"}})
+    assert told.partition("|")[0].split() == (
+        "1 of 2 are missed. 3 more count what was lost, doubled, refused or failed, and want 0: 1 of these are missed."
+    ).split()
+
+
 def test_the_head_has_ten_lines_and_says_what_computed_nothing():
     assert len(page.LINES) == 10
     records = {("", name): {**record, "outcome": "missed"} for (machine, name), record in results.read_all().items()
