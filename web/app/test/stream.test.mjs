@@ -36,7 +36,11 @@ globalThis.Worker = class {
     if (order.is !== "open") this.onmessage({ data: { block: order.block, lines: [], isOver: order.is === "end" } });
   }
 };
-Object.assign(globalThis, { document: { createElement: () => new FakeElement() }, requestAnimationFrame: () => 1, cancelAnimationFrame: nothing });
+globalThis.CSSStyleSheet = class {
+  replaceSync = nothing;
+};
+const document = { createElement: () => new FakeElement(), adoptedStyleSheets: [] };
+Object.assign(globalThis, { document, requestAnimationFrame: () => 1, cancelAnimationFrame: nothing });
 
 const { TextStream, loadMarkdown } = await load("message/markdown/stream.ts");
 
