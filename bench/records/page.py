@@ -182,24 +182,24 @@ def targets(records):
     """Every target with what was measured. Those of zero, which count losses and errors, are summed up apart: they say
     nothing of speed, and are many."""
     out = ["| bench | measure | what computes | measured | target | |", "| --- | --- | --- | --- | --- | --- |"]
-    found = {False: [], True: []}
+    speeds, losses = [], []
     for (machine, name), record in ordered(records):
         shown = f"{name} ({machine})" if machine else name
         if record["outcome"] == "failed":
-            found[False].append(False)
+            speeds.append(False)
             out.append(f"| {shown} | | {engine(record)} | | | **failed** |")
             continue
         is_busy = ", on a busy machine" * record["load"]["busy"]
         for label, cell, target, well in tables.judged(record["tables"], record["captions"]):
-            found[target == NOTHING].append(well)
+            (losses if target == NOTHING else speeds).append(well)
             out.append(f"| {shown} | {label} | {engine(record)} | {cell} | {target} "
                        f"| {'reached' if well else '**missed**'}{is_busy} |")
     if len(out) == 2:
         return "Nothing is measured yet.\n"
-    sums = f"{found[False].count(False)} of {len(found[False])} are missed."
-    if found[True]:
-        sums += (f" {len(found[True])} more count what was lost, doubled, refused or failed, and want 0: "
-                 f"{found[True].count(False)} of these are missed.")
+    sums = f"{speeds.count(False)} of {len(speeds)} are missed."
+    if losses:
+        sums += (f" {len(losses)} more count what was lost, doubled, refused or failed, and want 0: "
+                 f"{losses.count(False)} of these are missed.")
     return filled(sums) + "\n\n" + "\n".join(out) + "\n"
 
 
