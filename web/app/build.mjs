@@ -63,6 +63,18 @@ function workerName(plain, namedIn, name) {
   };
 }
 
+/** Style sheets that are imported as text: minified, as the linked ones are. */
+const textStyles = {
+  name: "styles as text",
+  setup(build) {
+    build.onLoad({ filter: /\.css$/ }, async ({ path, with: { type } }) => {
+      if (type !== "text") return null;
+      const { code } = await esbuild.transform(readFileSync(path, "utf8"), { loader: "css", minify: true, charset: "utf8" });
+      return { contents: code, loader: "text" };
+    });
+  },
+};
+
 /** The path of the only output of `result`, relative to the pages' folder. */
 function onlyOutput(result) {
   return relative(HERE, result.outputFiles[0].path);
@@ -121,7 +133,7 @@ const theme = await assets(["src/shell/theme_boot.ts"], { format: "iife" });
 const alias = { "@loquent/client": join(CLIENT, "index.ts") };
 const pages = await assets(
   PAGES.map(({ name, entry }) => ({ in: entry, out: name })),
-  { splitting: true, jsx: "automatic", jsxImportSource: "preact", alias, plugins: workers.map(({ plugin }) => plugin) },
+  { splitting: true, jsx: "automatic", jsxImportSource: "preact", alias, plugins: [...workers.map(({ plugin }) => plugin), textStyles] },
 );
 if (existsSync(join(folder, "assets"))) rmSync(join(folder, "assets"), { recursive: true });
 const results = [...workers.map(({ result }) => result), theme, pages];
