@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What the prefix cache on disk saves after a restart, and what it costs streams: the time to the first token of prompts
-of 4,000 tokens, computed and restored, and the gaps between tokens of four streams while prompts are restored beside them.
+of 4,000 tokens, computed and restored, and the gaps between tokens of four streams beside such a prompt.
 
     cargo build --release -p loquent
     tools/models smollm2
@@ -39,9 +39,10 @@ class Server:
         return connection.getresponse()
 
     def stream(self, tokens):
-        """The times of the events of a stream after `tokens`, and how many of these were cached."""
+        """The time to the first token after `tokens`, in ms, and how many of these were cached."""
         asked = time.perf_counter()
-        body = {"prompt": tokens, "max_tokens": 4, "temperature": 0, "stream": True,
+        # One token: each further one costs the streams beside it a step over a long context, restored or not.
+        body = {"prompt": tokens, "max_tokens": 1, "temperature": 0, "stream": True,
                 "stream_options": {"include_usage": True}}
         first = cached = None
         for line in self.post("/v1/completions", body):
@@ -87,11 +88,13 @@ def prompt(seed):
 
 
 def restart(binary, model, folder, run):
-    """One server on the saved prompts: the gaps of streams alone and beside a prompt that is restored, in an order that
-    changes from run to run, and then what restoring the others takes."""
+    """One server on the saved prompts: the gaps of streams alone, and beside a prompt that is restored or computed, in an
+    order that changes from run to run, and then what restoring the others takes."""
     server = Server(binary, model, folder)
-    ways = {"alone": lambda: None, "beside": lambda: server.stream(prompt(run))}
-    gaps = {way: server.gaps(ways[way]) for way in sorted(ways, reverse=run % 2 == 1)}
+    ways = {"alone": lambda: None, "restored": lambda: server.stream(prompt(run)),
+            "computed": lambda: server.stream(prompt(PROMPTS + run))}
+    names = list(ways)
+    gaps = {way: server.gaps(ways[way]) for way in [*names[run:], *names[:run]]}
     restored = [server.stream(prompt(seed)) for seed in range(PROMPTS) if seed != run]
     server.stop()
     return gaps, restored
@@ -99,8 +102,9 @@ def restart(binary, model, folder, run):
 
 def gap_row(name, at, rounds, target):
     """The row of the gaps at index `at` of what `Server.gaps` returns."""
-    alone, beside = ([gaps[way][at] for gaps, _ in rounds] for way in ("alone", "beside"))
-    return [f"gap between tokens, {name}, ms", spread(alone), spread(beside), spread(ratios(beside, alone), ".2f"), target]
+    alone, restored, computed = ([gaps[way][at] for gaps, _ in rounds] for way in ("alone", "restored", "computed"))
+    return [f"gap between tokens, {name}, ms", spread(alone), spread(computed), spread(restored),
+            spread(ratios(restored, alone), ".2f"), target]
 
 
 def main():
@@ -116,19 +120,19 @@ def main():
     times = [[one for one, _ in each] for each in (computed, restored)]
     # The prompts that each restart restored alone, beside the same ones computed.
     pairs = [times[0][seed] for run in range(RESTARTS) for seed in range(PROMPTS) if seed != run]
-    print(f"Prompts of {PROMPT_TOKENS} tokens before and after {RESTARTS} restarts, and {STREAMS} streams beside one that "
-          "is restored")
+    print(f"Prompts of {PROMPT_TOKENS} tokens before and after {RESTARTS} restarts, and {STREAMS} streams beside one; the "
+          "ratio of gaps is that beside a restored prompt to alone")
     table(["measure", "computed", "restored", "ratio", "target"], [
         ["time to first token, ms", *map(spread, times), spread(ratios(times[1], pairs), ".3f"), "<= 0.1"],
         ["tokens of the prompt that were cached", *(spread([cached for _, cached in each], ".0f")
                                                     for each in (computed, restored)), "", ""]])
-    table(["measure", "alone", "beside a restored prompt", "ratio", "target"], [
+    table(["measure", "alone", "beside a computed prompt", "beside a restored prompt", "ratio", "target"], [
         gap_row("median", 0, rounds, ""),
         gap_row("p99", 1, rounds, "<= 1.1"),
         gap_row("longest", 2, rounds, ""),
-        ["stopping the server with five prompts to save, s", "", f"{stopping:.1f}", "", ""]])
+        ["stopping the server with five prompts to save, s", "", "", f"{stopping:.1f}", "", ""]])
     runs({"computed": times[0], "restored": times[1],
-          **{way: [gaps[way] for gaps, _ in rounds] for way in ("alone", "beside")}})
+          "gaps": {way: [gaps[way] for gaps, _ in rounds] for way in ("alone", "computed", "restored")}})
 
 
 if __name__ == "__main__":
