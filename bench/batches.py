@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from records.printed import ratios, runs, spread, table
+from records.printed import percentile, ratios, runs, spread, table
 
 ROUNDS, CHATS, TOKENS = 3, 60, 24
 LINES, BATCH_TOKENS = 2000, 200
@@ -69,8 +69,7 @@ def chats(port, seed):
     for number in range(CHATS):
         times.append(first_token_ms(port, f"{seed}-{number}"))
         time.sleep(draw.uniform(0.05, 0.3))
-    times.sort()
-    return times[len(times) // 2], times[min(len(times) - 1, int(len(times) * 0.99))]
+    return percentile(times, 0.5), percentile(times, 0.99)
 
 
 def begin_batch(port, name):

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 
-from records.printed import runs, table
+from records.printed import percentile, runs, table
 
 STREAMS, TOKENS, CLIENTS = 4, 200, 2
 TEXT = "a stream of tokens reaches its reader one by one and never all at once "
@@ -57,8 +57,7 @@ def run(port, clients):
     stop.set()
     for thread in embedders:
         thread.join()
-    gaps.sort()
-    return gaps[len(gaps) // 2] * 1e3, gaps[int(len(gaps) * 0.99)] * 1e3, sum(counts) / took
+    return percentile(gaps, 0.5) * 1e3, percentile(gaps, 0.99) * 1e3, sum(counts) / took
 
 
 def main():

@@ -18,7 +18,7 @@ import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "peers"))
 import servers
-from records.printed import runs
+from records.printed import percentile, runs
 
 ORDERS = {"first come, first served": [], "by need": ["--reading-speed", "10"]}
 #: How many times as many readers are to be served by need.
@@ -86,8 +86,8 @@ def burst(options, port, readers):
     of = {link: one["experience"] for link, one in of_link.items()}
     everyone = [reader for readers in of.values() for reader in readers]
     mean = lambda readers: sum(reader["qoe"] for reader in readers) / len(readers)
-    first = sorted(reader["ttft_s"] for reader in everyone)
-    return {"qoe": mean(everyone), "lossy": mean(of["lossy"]), "ttft_p99": first[int(0.99 * (len(first) - 1))],
+    first = [reader["ttft_s"] for reader in everyone]
+    return {"qoe": mean(everyone), "lossy": mean(of["lossy"]), "ttft_p99": percentile(first, 0.99),
             "good": sum(reader["qoe"] >= 0.95 for reader in everyone) / len(everyone)}
 
 

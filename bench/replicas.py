@@ -44,13 +44,14 @@ import random
 import re
 import shutil
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 import urllib.request
+
+from records.printed import percentile, runs
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 PHASES = ("undisturbed", "replica", "store", "stage")
@@ -451,13 +452,12 @@ def report(name, readers, expected, acted, cluster):
     exact = sum(reader.text == expected[reader.number] for reader in complete)
     doubled, lost = seams(readers, expected, cluster)
     pauses = sorted(reader.longest_pause_ms(acted) for reader in complete) or [0]
-    share = lambda part: pauses[min(len(pauses) - 1, int(part * len(pauses)))]
     returns = sum(reader.returns for reader in readers)
     broken = collections.Counter(reader.broken for reader in readers if reader.broken)
-    pauses_ms = f"{statistics.median(pauses):.0f} / {share(0.99):.0f} / {pauses[-1]:.0f}"
+    pauses_ms = " / ".join(f"{percentile(pauses, share):.0f}" for share in (0.5, 0.99, 1))
     print(f"| {name} | {len(readers)} | {len(complete)} | >= {len(readers)} | {exact} | {doubled} | <= 0 | {lost} | <= 0 "
           f"| {pauses_ms} | {returns} | {cluster.taken_over()} | {broken.total()} |", flush=True)
-    print("runs:", json.dumps({f"{name}: longest pause of each stream, ms": [round(pause) for pause in pauses]}), flush=True)
+    runs({f"{name}: longest pause of each stream, ms": [round(pause) for pause in pauses]})
     for why, count in broken.items():
         print(f"{name}: {count} broken off: {why}", file=sys.stderr)
     return Outcome(len(complete) == len(readers) and not doubled and not lost, exact)

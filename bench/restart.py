@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 
-from records.printed import ratios, runs, spread, table
+from records.printed import percentile, ratios, runs, spread, table
 
 PROMPTS, PROMPT_TOKENS, RESTARTS = 5, 4000, 3
 STREAMS, STREAM_TOKENS = 4, 400
@@ -74,8 +74,7 @@ class Server:
         beside()
         for thread in threads:
             thread.join()
-        gaps.sort()
-        return gaps[len(gaps) // 2], gaps[int(len(gaps) * 0.99)], gaps[-1]
+        return percentile(gaps, 0.5), percentile(gaps, 0.99), max(gaps)
 
     def stop(self):
         self.process.terminate()

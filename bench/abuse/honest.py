@@ -8,11 +8,15 @@ way have ended.
 import asyncio
 import itertools
 import json
+import pathlib
 import random
 import signal
 import sys
 import time
 from urllib.parse import urlsplit
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from records.printed import percentile
 
 #: A stream that is silent for longer is lost.
 PATIENCE_S = 60
@@ -80,12 +84,6 @@ class Users:
             except (OSError, ValueError, IndexError, asyncio.TimeoutError) as error:
                 self.lost.append(f"{type(error).__name__}: {error}")
                 await asyncio.sleep(0.2)
-
-
-def percentile(values, share):
-    """The smallest value that at least `share` of all values do not exceed."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else None
 
 
 async def run(url, keys, streams, tokens, pause_s):
