@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 from records.printed import percentile, ratios, runs, spread, table
+from records.streams import events
 
 ROUNDS, CHATS, TOKENS = 3, 60, 24
 LINES, BATCH_TOKENS = 2000, 200
@@ -54,13 +55,10 @@ def first_token_ms(port, number):
     """Of a question that nobody has asked before, so that no prefix of it is known."""
     messages = [{"role": "user", "content": f"{number}: {TEXT * 4}"}]
     body = {"messages": messages, "max_tokens": TOKENS, "stream": True, "temperature": 0}
-    asked = time.perf_counter()
+    asked = time.monotonic()
     answer = call(port, "POST", "/v1/chat/completions", "sk-reader", body)
-    first = None
-    for line in answer:
-        if first is None and line.startswith(b"data: {") and b'"content":"' in line and b'"content":""' not in line:
-            first = (time.perf_counter() - asked) * 1e3
-    return first
+    times = [at for at, event in events(answer) if b'"content":"' in event and b'"content":""' not in event]
+    return (times[0] - asked) * 1e3 if times else None
 
 
 def chats(port, seed):

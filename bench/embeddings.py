@@ -7,7 +7,6 @@ without a pause, on one model that does both.
     python3 bench/embeddings.py target/release/loquent /tmp/shape.gguf
 """
 
-import http.client
 import json
 import re
 import subprocess
@@ -16,26 +15,15 @@ import threading
 import time
 
 from records.printed import percentile, runs, table
+from records.streams import gaps_ms, post
 
 STREAMS, TOKENS, CLIENTS = 4, 200, 2
 TEXT = "a stream of tokens reaches its reader one by one and never all at once "
 
 
-def post(port, path, body):
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
-    connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
-    return connection.getresponse()
-
-
 def stream(port, gaps):
     body = {"prompt": TEXT, "max_tokens": TOKENS, "ignore_eos": True, "stream": True, "temperature": 0}
-    last = None
-    for line in post(port, "/v1/completions", body):
-        if line.startswith(b"data: {"):
-            now = time.perf_counter()
-            if last:
-                gaps.append(now - last)
-            last = now
+    gaps.extend(gaps_ms(post(port, "/v1/completions", body)))
 
 
 def embed(port, stop, counts):
@@ -57,7 +45,7 @@ def run(port, clients):
     stop.set()
     for thread in embedders:
         thread.join()
-    return percentile(gaps, 0.5) * 1e3, percentile(gaps, 0.99) * 1e3, sum(counts) / took
+    return percentile(gaps, 0.5), percentile(gaps, 0.99), sum(counts) / took
 
 
 def main():

@@ -18,6 +18,7 @@ import time
 from http.client import HTTPConnection
 
 from records.printed import runs
+from records.streams import events, post
 
 WORDS = "stream token packet server reader answer queue batch model prompt loss delay path frame".split()
 #: Prompt words and answer tokens, and how many of each kind come: a chat, a long document, a short question.
@@ -44,22 +45,17 @@ def request(dice):
 
 def ask(port, body):
     """Seconds to the first token, as told and as it was, from when it was told."""
-    connection = HTTPConnection("127.0.0.1", port, timeout=600)
-    connection.request("POST", "/v1/chat/completions", json.dumps(body), {"content-type": "application/json"})
-    response, told_at, told, queued, first = connection.getresponse(), None, None, 0, None
-    for line in response:
-        if not line.startswith(b"data: {"):
-            continue
-        chunk = json.loads(line[6:])
+    told_at, told, queued, first = None, None, 0, None
+    for at, event in events(post(port, "/v1/chat/completions", body, timeout_s=600)):
+        chunk = json.loads(event)
         if "error" in chunk:
             raise RuntimeError(chunk["error"]["message"])
         progress = chunk.get("prompt_progress")
         if progress and told_at is None:
-            told_at, queued = time.monotonic(), progress["queued"]
+            told_at, queued = at, progress["queued"]
             told = None if progress["eta_ms"] is None else progress["eta_ms"] / 1000
         if first is None and any(choice.get("delta", {}).get("content") for choice in chunk["choices"]):
-            first = time.monotonic()
-    connection.close()
+            first = at
     return told, first - told_at if first else None, queued
 
 

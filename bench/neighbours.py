@@ -26,6 +26,7 @@ import time
 import urllib.request
 
 from records.printed import runs, spread, table
+from records.streams import events
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "peers"))
 import compare
@@ -172,11 +173,9 @@ def stream(url, model, prompt, tokens):
     request = urllib.request.Request(url + "/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
     began, first, count = time.monotonic(), None, 0
     with urllib.request.urlopen(request, timeout=2 * STREAM_LIMIT_S) as answer:
-        for line in answer:
-            if not line.startswith(b"data: {"):
-                continue
-            first, count = first or time.monotonic() - began, count + 1
-            if time.monotonic() - began > STREAM_LIMIT_S:
+        for at, _ in events(answer):
+            first, count = first or at - began, count + 1
+            if at - began > STREAM_LIMIT_S:
                 break
     return count, first or 2 * STREAM_LIMIT_S
 

@@ -7,7 +7,6 @@ of 4,000 tokens, computed and restored, and the gaps between tokens of four stre
     python3 bench/restart.py target/release/loquent ~/.cache/loquent/models/smollm2.gguf
 """
 
-import http.client
 import json
 import re
 import subprocess
@@ -17,6 +16,7 @@ import threading
 import time
 
 from records.printed import percentile, ratios, runs, spread, table
+from records.streams import events, gaps_ms, post
 
 PROMPTS, PROMPT_TOKENS, RESTARTS = 5, 4000, 3
 STREAMS, STREAM_TOKENS = 4, 400
@@ -30,26 +30,20 @@ class Server:
         self.port = next(int(at[1]) for line in self.process.stderr if (at := re.search(r"http://\S+:(\d+)", line)))
         # Nobody reads the rest, which must not fill the pipe.
         threading.Thread(target=self.process.stderr.read, daemon=True).start()
-        while self.post("/v1/completions", {"prompt": "a", "max_tokens": 1}).status != 200:
+        while post(self.port, "/v1/completions", {"prompt": "a", "max_tokens": 1}).status != 200:
             time.sleep(0.05)
-
-    def post(self, path, body):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
-        connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
-        return connection.getresponse()
 
     def stream(self, tokens):
         """The time to the first token after `tokens`, in ms, and how many of these were cached."""
-        asked = time.perf_counter()
+        asked = time.monotonic()
         # One token: each further one costs the streams beside it a step over a long context, restored or not.
         body = {"prompt": tokens, "max_tokens": 1, "temperature": 0, "stream": True,
                 "stream_options": {"include_usage": True}}
         first = cached = None
-        for line in self.post("/v1/completions", body):
-            if line.startswith(b"data: {"):
-                first = first or time.perf_counter() - asked
-                usage = json.loads(line[6:]).get("usage")
-                cached = usage["prompt_tokens_details"]["cached_tokens"] if usage else cached
+        for at, event in events(post(self.port, "/v1/completions", body)):
+            first = first or at - asked
+            usage = json.loads(event).get("usage")
+            cached = usage["prompt_tokens_details"]["cached_tokens"] if usage else cached
         return first * 1e3, cached
 
     def gaps(self, beside):
@@ -60,12 +54,7 @@ class Server:
         def read(number):
             body = {"prompt": f"Story {number}:", "max_tokens": STREAM_TOKENS, "ignore_eos": True, "stream": True,
                     "temperature": 0, "stream_interval": 1}
-            last = None
-            for line in self.post("/v1/completions", body):
-                if line.startswith(b"data: {"):
-                    now = time.perf_counter()
-                    gaps.extend([(now - last) * 1e3] if last else [])
-                    last = now
+            gaps.extend(gaps_ms(post(self.port, "/v1/completions", body)))
 
         threads = [threading.Thread(target=read, args=(number,)) for number in range(STREAMS)]
         for thread in threads:

@@ -32,6 +32,7 @@ import time
 import urllib.request
 
 from records.printed import runs, table
+from records.streams import events
 
 SERVER = "10.78.0.1"
 NETWORKS = ("wlan0", "wwan0")
@@ -186,10 +187,9 @@ class Connect:
         link = http.client.HTTPConnection(ASKED, self.port, timeout=120)
         link.request("POST", "/v1/chat/completions", json.dumps(asked), {"content-type": "application/json"})
         text, times = "", []
-        for line in link.getresponse():
-            if line.startswith(b"data: {"):
-                piece = "".join(one["delta"].get("content") or "" for one in json.loads(line[6:])["choices"])
-                text, times = text + piece, times + [time.monotonic()] * bool(piece)
+        for at, event in events(link.getresponse()):
+            piece = "".join(one["delta"].get("content") or "" for one in json.loads(event)["choices"])
+            text, times = text + piece, times + [at] * bool(piece)
         link.close()
         return text, times
 

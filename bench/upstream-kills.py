@@ -20,10 +20,10 @@ import signal
 import sys
 import tempfile
 import threading
-import time
 import urllib.request
 
 from records.printed import runs, table
+from records.streams import events
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "peers"))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests/e2e"))
@@ -111,17 +111,14 @@ def read(url, body, begun=None):
                                      {"Content-Type": "application/json"})
     try:
         with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
-            for line in answer:
-                if not line.startswith(b"data: {"):
-                    continue
-                event = json.loads(line[6:])
+            for at, event in events(answer):
+                event = json.loads(event)
                 if "continued" in event:
                     seams.append((len(text), event["continued"]["after_tokens"]))
                 for choice in event.get("choices", []):
                     whole = whole or choice.get("finish_reason") == "length"
                     if more := choice.get("delta", {}).get("content"):
-                        now = time.monotonic()
-                        pause_s, last = max(pause_s, now - last if last else 0.0), now
+                        pause_s, last = max(pause_s, at - last if last else 0.0), at
                         if begun and not text:
                             begun.release()
                         text += more
