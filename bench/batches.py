@@ -10,8 +10,6 @@ while another key has a batch, on a trained model.
 import http.client
 import json
 import random
-import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,6 +17,9 @@ from pathlib import Path
 
 from records.printed import percentile, ratios, runs, spread, table
 from records.streams import events
+
+sys.path.insert(0, str(Path(__file__).with_name("peers")))
+import servers
 
 ROUNDS, CHATS, TOKENS = 3, 60, 24
 LINES, BATCH_TOKENS = 2000, 200
@@ -107,16 +108,11 @@ def main():
         keys = Path(folder, "keys.toml")
         keys.touch(mode=0o600)
         keys.write_text(KEYS)
-        serve = [binary, "serve", "--port", "0", "--model", model, "--api-key-file", keys, *sys.argv[3:]]
-        server = subprocess.Popen(serve, stderr=subprocess.PIPE, text=True)
-        try:
-            port = next(int(at[1]) for line in server.stderr if (at := re.search(r"http://\S+:(\d+)", line)))
-            while first_token_ms(port, "warm") is None:
-                time.sleep(0.05)
+        flags = ["--model", model, "--api-key-file", str(keys), *sys.argv[3:]]
+        with servers.loquent(binary, flags, Path(folder, "loquent.log")) as server:
+            port = server.port
+            assert first_token_ms(port, "warm") is not None
             found = [(chats(port, f"alone{at}"), *beside_batch(port, f"beside{at}")) for at in range(ROUNDS)]
-        finally:
-            server.kill()
-            server.wait()
     alone, beside, lines = zip(*found, strict=True)
     print(f"{CHATS} chats of one key, alone and while another key has a batch of {LINES} requests")
     rows = []

@@ -8,14 +8,17 @@ without a pause, on one model that does both.
 """
 
 import json
-import re
-import subprocess
+import pathlib
 import sys
+import tempfile
 import threading
 import time
 
 from records.printed import percentile, runs, table
 from records.streams import gaps_ms, post
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "peers"))
+import servers
 
 STREAMS, TOKENS, CLIENTS = 4, 200, 2
 TEXT = "a stream of tokens reaches its reader one by one and never all at once "
@@ -50,16 +53,11 @@ def run(port, clients):
 
 def main():
     binary, model = sys.argv[1:3]
-    serve = [binary, "serve", "--port", "0", "--model", model, "--embeddings", "last", *sys.argv[3:]]
-    server = subprocess.Popen(serve, stderr=subprocess.PIPE, text=True)
-    try:
-        port = next(int(at[1]) for line in server.stderr if (at := re.search(r"http://\S+:(\d+)", line)))
-        while post(port, "/v1/completions", {"prompt": TEXT, "max_tokens": 20}).status != 200:
-            time.sleep(0.05)
-        found = {clients: run(port, clients) for clients in (0, CLIENTS)}
-    finally:
-        server.kill()
-        server.wait()
+    flags = ["--model", model, "--embeddings", "last", *sys.argv[3:]]
+    with tempfile.TemporaryDirectory() as folder, \
+            servers.loquent(binary, flags, pathlib.Path(folder, "loquent.log")) as server:
+        assert post(server.port, "/v1/completions", {"prompt": TEXT, "max_tokens": 20}).status == 200
+        found = {clients: run(server.port, clients) for clients in (0, CLIENTS)}
     alone, beside = found.values()
     print(f"{STREAMS} streams, alone and beside {CLIENTS} clients that embed without a pause")
     table(["measure", "alone", "beside", "ratio", "target"], [

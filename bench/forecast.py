@@ -9,26 +9,23 @@ and the mean relative error, by how long the wait was. The first answers teach t
 import argparse
 import json
 import os
+import pathlib
 import random
-import socket
 import statistics
-import subprocess
+import sys
+import tempfile
 import threading
 import time
-from http.client import HTTPConnection
 
 from records.printed import runs
 from records.streams import events, post
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "peers"))
+import servers
+
 WORDS = "stream token packet server reader answer queue batch model prompt loss delay path frame".split()
 #: Prompt words and answer tokens, and how many of each kind come: a chat, a long document, a short question.
 KINDS = [((20, 60), (20, 120), 6), ((250, 600), (20, 80), 2), ((5, 15), (5, 40), 4)]
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def request(dice):
@@ -117,26 +114,13 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("serve", nargs="*", help="further arguments of `loquent serve`, behind --")
     args = parser.parse_args()
-    port, dice = free_port(), random.Random(args.seed)
-    flags = ["--port", str(port), "--no-quic", "--max-batch-size", str(args.places), *args.serve]
-    server = subprocess.Popen([args.binary, "serve", *flags], stderr=subprocess.DEVNULL)
-    try:
-        while True:
-            try:
-                with socket.create_connection(("127.0.0.1", port), 1):
-                    connection = HTTPConnection("127.0.0.1", port, timeout=5)
-                    connection.request("GET", "/ready")
-                    if connection.getresponse().status == 200:
-                        break
-            except OSError:
-                pass
-            time.sleep(0.1)
-        answers_per_s = capacity(port, args.places, dice)
+    dice = random.Random(args.seed)
+    flags = ["--no-quic", "--max-batch-size", str(args.places), *args.serve]
+    with tempfile.TemporaryDirectory() as folder, \
+            servers.loquent(args.binary, flags, pathlib.Path(folder, "loquent.log")) as server:
+        answers_per_s = capacity(server.port, args.places, dice)
         print(f"{answers_per_s:.2f} answers/s with a full batch of {args.places}; load {args.load:.0%}", flush=True)
-        table(load(port, args.seconds, args.load * answers_per_s, dice))
-    finally:
-        server.terminate()
-        server.wait()
+        table(load(server.port, args.seconds, args.load * answers_per_s, dice))
 
 
 if __name__ == "__main__":

@@ -10,19 +10,21 @@ server's processor time and memory, and fails if a reader misses a byte. bench/r
 
 import argparse
 import asyncio
-import contextlib
 import json
 import os
 import pathlib
 import re
-import subprocess
+import sys
+import tempfile
 import time
 import urllib.request
 
 from records.printed import runs, spread, table
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "peers"))
+import servers
+
 TOKENS, JOINING_S = 150, 10
-READY = re.compile(r"on (http://\S+)")
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -32,8 +34,8 @@ def main():
     found = {count: [] for count in counts}
     for _ in range(options.runs):
         for count in counts:
-            with serving(options.loquent, count) as (url, pid):
-                found[count].append(asyncio.run(one_answer(url, pid, count)))
+            with tempfile.TemporaryDirectory() as folder, serving(options.loquent, count, folder) as server:
+                found[count].append(asyncio.run(one_answer(server.url, server.process.pid, count)))
     print(f"one answer of {TOKENS} tokens, 10 per second; {options.runs} runs of each; every reader got the whole text")
     table(["readers beside the first", f"processor time of the first {JOINING_S} s, joining included",
            "afterwards, of a core", "per token delivered", "memory per reader, connection included",
@@ -58,21 +60,11 @@ def row(count, each):
             f"{spread(values('answers'), '.2f')}", "<= 1"]
 
 
-@contextlib.contextmanager
-def serving(binary, readers):
-    """A server on a free port: its URL and process id."""
+def serving(binary, readers, folder):
+    """A server with room for so many readers, not started yet."""
     most = str(2 * readers + 100)
-    command = [binary, "serve", "--simulate", "10", "--port", "0", "--no-quic", "--no-request-log", "--max-connections", most]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "LOQUENT_LOG": "warn"})
-    try:
-        ready = next(filter(None, map(READY.search, process.stderr)), None)
-        if not ready:
-            raise SystemExit("readers: the server did not start")
-        yield ready[1], process.pid
-    finally:
-        process.kill()
-        process.wait()
-        process.stderr.close()
+    flags = ["--simulate", "10", "--no-quic", "--no-request-log", "--max-connections", most]
+    return servers.loquent(binary, flags, pathlib.Path(folder, "loquent.log"), LOQUENT_LOG="warn")
 
 
 async def one_answer(url, pid, readers):

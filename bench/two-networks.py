@@ -20,6 +20,7 @@ import itertools
 import json
 import math
 import os
+import pathlib
 import random
 import re
 import select
@@ -27,12 +28,15 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-import urllib.request
 
 from records.printed import runs, table
 from records.streams import events
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "peers"))
+import servers
 
 SERVER = "10.78.0.1"
 NETWORKS = ("wlan0", "wwan0")
@@ -149,26 +153,13 @@ def make_networks():
     return holder
 
 
-def announced(process, words):
-    """The port in the first line that has `words`."""
+def announced(process):
+    """The port of the API, by the first line that has it."""
     for line in process.stderr:
-        if found := re.search(words + r"\S*?:(\d+)", line):
+        if found := re.search(r"API on http://\S*?:(\d+)", line):
             threading.Thread(target=process.stderr.read, daemon=True).start()
             return int(found[1])
     raise SystemExit("it ended before it listened")
-
-
-def serve(binary, rate):
-    command = [binary, "serve", "--port", "0", "--simulate", str(rate), "--allowed-host", SERVER]
-    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    port = announced(server, "on http://")
-    for _ in range(600):
-        try:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/ready").close()
-            return server, port
-        except OSError:
-            time.sleep(0.1)
-    raise SystemExit("the server is not ready after a minute")
 
 
 class Connect:
@@ -179,7 +170,7 @@ class Connect:
         command += ["--listen", f"{ASKED}:0", "--open", "--state-dir", f"/proc/{holder.pid}/none"]
         command += ["--head-start-ms", "10000", *via]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        self.port = announced(self.process, "API on http://")
+        self.port = announced(self.process)
 
     def ask(self, question, tokens):
         """The text of an answer, and the time of each piece."""
@@ -305,18 +296,19 @@ def main():
         os.environ["TWO_NETWORKS_INSIDE"] = "1"
         os.execvp("unshare", ["unshare", "--net", sys.executable, *sys.argv])
     holder = make_networks()
-    server, port = serve(args.binary, args.rate)
+    flags = ["--simulate", str(args.rate), "--allowed-host", SERVER]
     try:
-        relay = Relay(port)
-        relay.start()
-        plain = Connect(args.binary, holder, port, ["--no-quic"])
-        expected = even_answers(plain, args)
-        plain.stop()
-        show([measure(row, args, holder, relay, port, expected) for row in rows(args)])
+        with tempfile.TemporaryDirectory() as folder, \
+                servers.loquent(args.binary, flags, pathlib.Path(folder, "loquent.log")) as server:
+            relay = Relay(server.port)
+            relay.start()
+            plain = Connect(args.binary, holder, server.port, ["--no-quic"])
+            expected = even_answers(plain, args)
+            plain.stop()
+            show([measure(row, args, holder, relay, server.port, expected) for row in rows(args)])
     finally:
-        for process in (server, holder):
-            process.kill()
-            process.wait()
+        holder.kill()
+        holder.wait()
 
 
 if __name__ == "__main__":

@@ -14,36 +14,32 @@ import concurrent.futures
 import contextlib
 import json
 import os
+import pathlib
 import random
 import re
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.request
 
 from records.printed import runs
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "peers"))
+import servers
+
 WORDS = "stream token packet server reader answer queue batch model prompt loss delay path frame".split()
 ROUTINGS = ("prefix", "least-loaded", "round-robin")
-READY = re.compile(r"on (https?://\S+)")
 
 
 @contextlib.contextmanager
 def serve(binary, *flags):
     """A server on a free port: its URL."""
-    command = [binary, "serve", "--port", "0", "--max-inflight-requests", "512", "--no-request-log", *flags]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "LOQUENT_LOG": "warn"})
-    try:
-        for line in process.stderr:
-            if found := READY.search(line):
-                yield found[1]
-                return
-        raise SystemExit("upstreams: a server did not start")
-    finally:
-        process.kill()
-        process.wait()
-        process.stderr.close()
+    flags = ["--max-inflight-requests", "512", "--no-request-log", *flags]
+    with tempfile.TemporaryDirectory() as folder, \
+            servers.loquent(binary, flags, os.path.join(folder, "loquent.log"), LOQUENT_LOG="warn") as server:
+        yield server.url
 
 
 def load(binary, url, streams, requests, folder, name):

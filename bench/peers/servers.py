@@ -97,10 +97,10 @@ class Server:
         raise NotReady(f"{self.name} has ended")
 
 
-def loquent(binary, arguments, log):
+def loquent(binary, arguments, log, **environment):
     """Our server with `arguments`."""
     command = [binary, "serve", "--port", "{port}", *arguments]
-    return Server("loquent", command, "/ready", log)
+    return Server("loquent", command, "/ready", log, environment=environment)
 
 
 def llama_server(folder, arguments, log, name="llama-server"):

@@ -1,7 +1,7 @@
 """Requests of a bench, and the events of an answer with the times at which they came.
 
-For readers that are threads; those that are many tasks of one thread (readers.py, abuse/honest.py), or follow the ids of
-events (replicas.py), read for themselves.
+For readers that are threads; those that are many tasks of one thread (readers.py, abuse/honest.py), or follow the ids
+of events (replicas.py), read for themselves.
 """
 
 import http.client
@@ -18,8 +18,8 @@ def post(port, path, body, timeout_s=300):
 
 
 def events(response):
-    """The time (`time.monotonic`) and the JSON of each event of a stream. Parsing is left to those who need it: it would
-    delay other readers of this process."""
+    """The time (`time.monotonic`) and the JSON of each event of a stream. Parsing is left to those who need it: it
+    would delay other readers of this process."""
     for line in response:
         if line.startswith(b"data: {"):
             yield time.monotonic(), line.removeprefix(b"data: ")
