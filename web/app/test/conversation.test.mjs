@@ -102,6 +102,20 @@ test("of two presets the one that was chosen last stays", () => {
   assert.deepEqual([tree.merged(older, newer).preset, tree.merged(newer, older).preset], [preset, preset]);
 });
 
+test("a title or preset that was chosen in one tab stays, though an answer in another tab makes its copy the newer one", () => {
+  const asked = conversation("one");
+  const base = tree.addAnswer(asked, asked.leaf, { ...emptyMessage("a", "assistant"), text: "fi" }, 3);
+  const preset = { name: "Poet", system: "In verse.", parameters: {} };
+  const chosen = tree.withChoice(tree.withChoice(base, { title: "New" }, 4), { preset }, 5);
+  const streaming = tree.withMessage(base, answered("a", "first"), null, 6);
+  for (const whole of [tree.merged(chosen, streaming), tree.merged(streaming, chosen)]) {
+    assert.deepEqual([whole.title, whole.preset, whole.updatedAt], ["New", preset, 6]);
+    assert.deepEqual(shown(whole), ["one", "first"]);
+  }
+  const again = tree.withChoice(chosen, { title: "Newer" }, 7);
+  for (const whole of [tree.merged(again, chosen), tree.merged(chosen, again)]) assert.equal(whole.title, "Newer");
+});
+
 test("what another tab goes on with is shown, with the whole answer", () => {
   const asked = conversation("one");
   const open = (text) => ({ ...emptyMessage("a", "assistant"), text });

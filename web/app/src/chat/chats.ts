@@ -21,6 +21,7 @@ import {
   showVersion,
   shownPath,
   turnOf,
+  withChoice,
   withMessage,
   withoutTurn,
   withoutUnanswered,
@@ -224,7 +225,7 @@ export function continueAnswer(turn: Turn): void {
 
 /** Gives the conversation that is open `preset`, or with `null` what the settings say. */
 export function choosePreset(preset: Preset | null): void {
-  const conversation = { ...current.peek(), preset, updatedAt: Date.now() };
+  const conversation = withChoice(current.peek(), { preset }, Date.now());
   if (conversation.turns.length > 0) change(conversation);
   else current.value = conversation;
 }

@@ -32,6 +32,7 @@ export function readConversation(value: unknown): Conversation | null {
     leaf: knownId(fields["leaf"]) ?? turns.at(-1)?.id ?? null,
     seenFrom: knownId(fields["seenFrom"]),
     preset: readPreset(fields["preset"]),
+    chosenAt: time(fields["chosenAt"]),
   };
 }
 
