@@ -117,9 +117,26 @@ impl<'a> Attention<'a> {
         fits.then_some(Self { queries, keys, values, mask, sinks, output: op, kv, scale, cells })
     }
 
+    /// Heads that share keys and values.
+    fn together(&self) -> usize {
+        (self.queries.ne[2] / self.keys.ne[2]) as usize
+    }
+
+    /// Queries of a chunk: as many as fill `most_rows` with the heads that share keys and values
+    /// (grouped-query attention), so that each cell is read once for all of them.
+    fn tile(&self, most_rows: usize) -> usize {
+        let most = MOST_RUN.min(self.queries.ne[1] as usize);
+        (most_rows / self.together()).min(most).max(1)
+    }
+
+    /// Rows for which a thread has scores.
+    fn rows_at_once(&self, most_rows: usize) -> usize {
+        most_rows.min(self.tile(most_rows) * self.together())
+    }
+
     /// Bytes of one thread's lists: cells with their biases, and scores of the rows of a pass.
     fn thread_bytes(&self, most_rows: usize) -> usize {
-        self.cells * (size_of::<u32>() + (1 + most_rows) * size_of::<f32>())
+        self.cells * (size_of::<u32>() + (1 + self.rows_at_once(most_rows)) * size_of::<f32>())
     }
 
     /// Work memory in bytes for passes of up to `most_rows` rows.
@@ -137,7 +154,7 @@ impl<'a> Attention<'a> {
         (self.masks() * parts_len(self.cells) * size_of::<u64>()).next_multiple_of(64)
     }
 
-    /// Returns a thread's lists in `memory`: the cells, and the scores of `most_rows` rows.
+    /// Returns a thread's lists in `memory`: the cells, and the scores of [`Self::rows_at_once`].
     ///
     /// # Safety
     /// The memory has [`Attention::memory_bytes`] for `most_rows` and more than `thread` threads,
@@ -158,9 +175,10 @@ impl<'a> Attention<'a> {
             let part = |i: usize, parts| {
                 std::slice::from_raw_parts_mut(floats.add(i * self.cells), parts * self.cells)
             };
-            let indices = own.add((1 + most_rows) * self.cells * size_of::<f32>());
+            let rows = self.rows_at_once(most_rows);
+            let indices = own.add((1 + rows) * self.cells * size_of::<f32>());
             let indices = std::slice::from_raw_parts_mut(indices.cast::<u32>(), self.cells);
-            (VisibleCells { indices, biases: part(0, 1) }, part(1, most_rows))
+            (VisibleCells { indices, biases: part(0, 1) }, part(1, rows))
         }
     }
 
@@ -239,12 +257,9 @@ struct Chunk {
 
 impl Chunks {
     fn of(op: &Attention<'_>, most_rows: usize, threads: usize) -> Self {
-        let [_, queries, heads, streams] = op.queries.ne.map(|n| n as usize);
-        let groups = op.keys.ne[2] as usize;
-        let together = heads / groups;
-        // As many as fill a pass with the heads that share keys and values (grouped-query
-        // attention), so that each cell is read once for all of them.
-        let tile = (most_rows / together).clamp(1, MOST_RUN);
+        let [_, queries, _, streams] = op.queries.ne.map(|n| n as usize);
+        let (groups, together) = (op.keys.ne[2] as usize, op.together());
+        let tile = op.tile(most_rows);
         let tiles = queries.div_ceil(tile);
         // Groups of one chunk share the lists of cells, which take a good part of a decode step.
         let parts = (CHUNKS_PER_THREAD * threads).div_ceil(streams * tiles).clamp(1, groups);

@@ -12,7 +12,7 @@ pub(super) type MaskLanes = [u16; MASK_LANES];
 /// Negative infinity as a 16-bit float: the cell does not count.
 pub(super) const MASKED: u16 = 0xfc00;
 /// Maximum queries of a [`QueryRun`].
-pub(super) const MOST_RUN: usize = 8;
+pub(super) const MOST_RUN: usize = 16;
 
 /// Cells for which a number of [`MaskRow::parts`] has bits.
 const PARTS_CELLS: usize = MASK_LANES * u64::BITS as usize;

@@ -1,5 +1,7 @@
 //! Attention: head sizes, groups of heads, lengths, streams and the masks of real models.
 
+use std::time::Instant;
+
 use half::f16;
 
 use super::arena::{Arena, ArenaTensor, KernelSide};
@@ -235,6 +237,54 @@ fn operation<'a>(
         }
         op
     })
+}
+
+/// Measures a chunk of a prompt by one thread: `ISA` chooses the kernels, as in `numeric::speed`.
+#[test]
+#[ignore = "a measurement, by hand"]
+fn prompts_beside_llama_cpps() {
+    println!(
+        "| head size | heads | of keys | kind | queries | cells | own ms | llama.cpp ms | ratio |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|");
+    let wanted = std::env::var("ISA").unwrap_or_else(|_| Isa::Avx512Vnni.name().to_owned());
+    let isa = isas().find(|isa| isa.name() == wanted).expect("known instructions");
+    let shapes = [(64, 9, 3), (64, 12, 12), (128, 16, 8), (128, 32, 8), (256, 4, 1)];
+    for ((head_size, heads, kv_heads), kv) in shapes
+        .into_iter()
+        .flat_map(|shape| [sys::GGML_TYPE_F16, sys::GGML_TYPE_Q8_0].map(|kv| (shape, kv)))
+    {
+        for (queries, cells) in [(1, 4096), (8, 4096), (32, 512), (32, 4096), (128, 4096)] {
+            let (streams, threads, sinks) = (1, 1, false);
+            let sizes = AttentionSizes {
+                head_size,
+                heads,
+                kv_heads,
+                queries,
+                cells,
+                streams,
+                threads,
+                isa,
+                kv,
+                sinks,
+            };
+            let arena = Arena::new();
+            let case = AttentionCase::new(&arena, sizes, causal);
+            let shortest = |side| {
+                let time = |_| {
+                    let began = Instant::now();
+                    arena.compute(case.op, side, threads);
+                    began.elapsed().as_secs_f64() * 1e3
+                };
+                (0..8).map(time).fold(f64::INFINITY, f64::min)
+            };
+            let (own, llama) = (shortest(KernelSide::Own(isa)), shortest(KernelSide::Llama));
+            let ratio = llama / own;
+            println!(
+                "| {head_size} | {heads} | {kv_heads} | {kv} | {queries} | {cells} | {own:.2} | {llama:.2} | {ratio:.2} |"
+            );
+        }
+    }
 }
 
 fn check(sizes: AttentionSizes, name: &str, mask: Mask) {

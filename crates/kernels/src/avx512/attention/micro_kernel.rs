@@ -106,7 +106,7 @@ pub(super) unsafe fn weigh<const R: usize, const J: usize, const KV: u8>(
 
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn prefetch(from: *const u8, bytes: usize) {
+pub(super) fn prefetch(from: *const u8, bytes: usize) {
     for line in 0..bytes.div_ceil(64) {
         _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(64 * line).cast());
     }
@@ -118,7 +118,7 @@ fn prefetch(from: *const u8, bytes: usize) {
 /// The row has these numbers, in the format `KV`.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn load<const KV: u8>(row: *const u8, first: usize) -> __m512 {
+pub(super) unsafe fn load<const KV: u8>(row: *const u8, first: usize) -> __m512 {
     // SAFETY: the caller guarantees that the row has these sixteen numbers; in Q8_0 they are within
     // one block.
     unsafe {
