@@ -259,8 +259,9 @@ impl Chunks {
     fn of(op: &Attention<'_>, most_rows: usize, threads: usize) -> Self {
         let [_, queries, _, streams] = op.queries.ne.map(|n| n as usize);
         let (groups, together) = (op.keys.ne[2] as usize, op.together());
-        let tile = op.tile(most_rows);
-        let tiles = queries.div_ceil(tile);
+        let tiles = queries.div_ceil(op.tile(most_rows));
+        // All nearly alike: a short tile at the end would be slow for its few rows.
+        let tile = queries.div_ceil(tiles.max(1));
         // Groups of one chunk share the lists of cells, which take a good part of a decode step.
         let parts = (CHUNKS_PER_THREAD * threads).div_ceil(streams * tiles).clamp(1, groups);
         Self { queries, tile, tiles, streams, groups, parts, together }
