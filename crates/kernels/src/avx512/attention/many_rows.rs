@@ -11,7 +11,7 @@ use std::mem::MaybeUninit;
 use super::micro_kernel::{load, prefetch};
 use crate::attention::{Matrix, kv_bytes};
 
-/// Minimum rows for which this is faster.
+/// Minimum rows: fewer hardly repay the transposition. Chosen by hand.
 pub(super) const LEAST_ROWS: usize = 12;
 /// Maximum rows.
 pub(super) const MOST_ROWS: usize = 32;
@@ -19,7 +19,7 @@ pub(super) const MOST_ROWS: usize = 32;
 const MOST_NUMBERS: usize = 256;
 /// Cells whose keys are transposed at a time: two registers, which share the loads of queries.
 const KEY_CELLS: usize = 32;
-/// Numbers of values that are converted at a time: a third of the first-level cache.
+/// Numbers of values that are converted at a time: at most half of the first-level cache.
 const VALUE_NUMBERS: usize = 4096;
 /// Rows of scores that are computed at once, and rows of sums: as many as registers allow.
 const SCORE_ROWS: usize = 3;
