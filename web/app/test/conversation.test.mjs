@@ -106,14 +106,25 @@ test("a title or preset that was chosen in one tab stays, though an answer in an
   const asked = conversation("one");
   const base = tree.addAnswer(asked, asked.leaf, { ...emptyMessage("a", "assistant"), text: "fi" }, 3);
   const preset = { name: "Poet", system: "In verse.", parameters: {} };
-  const chosen = tree.withChoice(tree.withChoice(base, { title: "New" }, 4), { preset }, 5);
+  const chosen = tree.withPreset(tree.withTitle(base, "New", 4), preset, 5);
   const streaming = tree.withMessage(base, answered("a", "first"), null, 6);
   for (const whole of [tree.merged(chosen, streaming), tree.merged(streaming, chosen)]) {
     assert.deepEqual([whole.title, whole.preset, whole.updatedAt], ["New", preset, 6]);
     assert.deepEqual(shown(whole), ["one", "first"]);
   }
-  const again = tree.withChoice(chosen, { title: "Newer" }, 7);
+  const again = tree.withTitle(chosen, "Newer", 7);
   for (const whole of [tree.merged(again, chosen), tree.merged(chosen, again)]) assert.equal(whole.title, "Newer");
+});
+
+test("a title that was chosen in one tab stays, though another tab chooses a preset, in either order", () => {
+  const base = conversation("one", "first");
+  const preset = { name: "Poet", system: "In verse.", parameters: {} };
+  for (const [titleAt, presetAt] of [[4, 5], [5, 4]]) {
+    const [titled, instructed] = [tree.withTitle(base, "New", titleAt), tree.withPreset(base, preset, presetAt)];
+    for (const whole of [tree.merged(titled, instructed), tree.merged(instructed, titled)]) {
+      assert.deepEqual([whole.title, whole.preset, whole.titleAt, whole.presetAt], ["New", preset, titleAt, presetAt]);
+    }
+  }
 });
 
 test("what another tab goes on with is shown, with the whole answer", () => {

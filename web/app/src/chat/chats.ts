@@ -21,8 +21,8 @@ import {
   showVersion,
   shownPath,
   turnOf,
-  withChoice,
   withMessage,
+  withPreset,
   withoutTurn,
   withoutUnanswered,
 } from "./conversation.js";
@@ -225,7 +225,7 @@ export function continueAnswer(turn: Turn): void {
 
 /** Gives the conversation that is open `preset`, or with `null` what the settings say. */
 export function choosePreset(preset: Preset | null): void {
-  const conversation = withChoice(current.peek(), { preset }, Date.now());
+  const conversation = withPreset(current.peek(), preset, Date.now());
   if (conversation.turns.length > 0) change(conversation);
   else current.value = conversation;
 }
