@@ -127,6 +127,20 @@ test("a title that was chosen in one tab stays, though another tab chooses a pre
   }
 });
 
+test("what one tab has left out stays out, though another tab's copy is newer and has left out less", () => {
+  const base = conversation("one", "first", "two", "second", "three", "third");
+  const seenFrom = (at, updatedAt) => ({ ...base, seenFrom: base.turns[at]?.id ?? null, updatedAt });
+  for (const newer of [seenFrom(-1, 9), seenFrom(2, 9)]) {
+    const older = seenFrom(4, 8);
+    for (const whole of [tree.merged(older, newer), tree.merged(newer, older)]) {
+      assert.equal(whole.seenFrom, base.turns[4].id);
+    }
+  }
+  const elsewhere = tree.addQuestion(base, "a1", "other", [], 10);
+  const there = { ...elsewhere, seenFrom: elsewhere.leaf };
+  assert.equal(tree.merged(seenFrom(2, 8), there).seenFrom, base.turns[2].id, "the other one is on no path that is shown here");
+});
+
 test("what another tab goes on with is shown, with the whole answer", () => {
   const asked = conversation("one");
   const open = (text) => ({ ...emptyMessage("a", "assistant"), text });

@@ -197,7 +197,11 @@ export function merged(ours: Conversation, theirs: Conversation): Conversation {
   const older = newer === theirs ? ours : theirs;
   const { title, titleAt } = older.titleAt > newer.titleAt ? older : newer;
   const { preset, presetAt } = older.presetAt > newer.presetAt ? older : newer;
-  return { ...newer, turns, leaf: wentOn ? theirs.leaf : ours.leaf, title, titleAt, preset, presetAt };
+  const whole = { ...newer, turns, leaf: wentOn ? theirs.leaf : ours.leaf, title, titleAt, preset, presetAt };
+  const shown = shownPath(whole).map(({ id }) => id);
+  // What one tab has left out stays out: no tab takes anything back in.
+  const isOldersLater = older.seenFrom !== null && shown.indexOf(older.seenFrom) > shown.indexOf(newer.seenFrom ?? "");
+  return isOldersLater ? { ...whole, seenFrom: older.seenFrom } : whole;
 }
 
 /** Without the turn `id` and everything below it; what is shown then ends above it, if it was shown. */
