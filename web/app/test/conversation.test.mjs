@@ -141,6 +141,18 @@ test("what one tab has left out stays out, though another tab's copy is newer an
   assert.equal(tree.merged(seenFrom(2, 8), there).seenFrom, base.turns[2].id, "the other one is on no path that is shown here");
 });
 
+test("by what an answer on its way can be read stays known, though another tab with as much of it does not know", () => {
+  const asked = conversation("one");
+  const message = emptyMessage("a", "assistant");
+  const theirs = tree.addAnswer(asked, asked.leaf, message, 3);
+  const reference = { id: "a".repeat(32), token: "b".repeat(32) };
+  const ours = tree.withMessage(theirs, message, reference, 4);
+  const newer = { ...theirs, updatedAt: 5 };
+  for (const whole of [tree.merged(ours, newer), tree.merged(newer, ours)]) {
+    assert.deepEqual(tree.turnOf(whole, "a").reference, reference);
+  }
+});
+
 test("what another tab goes on with is shown, with the whole answer", () => {
   const asked = conversation("one");
   const open = (text) => ({ ...emptyMessage("a", "assistant"), text });

@@ -168,10 +168,13 @@ export function fuller(kept: Message, now: Message): Message {
 }
 
 /** Whether an answer has come further at another tab; it may have gone on after it was stopped here. */
-function isFurther(theirs: Message, ours: Message): boolean {
-  const more = extent(theirs) - extent(ours);
-  const isMended = ours.state.is === "failed" && theirs.state.is === "finished";
-  return more > 0 || (more === 0 && (isOpen(ours.state) || isMended));
+function isFurther(theirs: Turn, ours: Turn): boolean {
+  const more = extent(theirs.message) - extent(ours.message);
+  if (more !== 0) return more > 0;
+  const [here, there] = [ours.message.state, theirs.message.state];
+  // The tab that receives an answer knows by what others can read it.
+  if (isOpen(here)) return !isOpen(there) || ours.reference === null;
+  return here.is === "failed" && there.is === "finished";
 }
 
 /**
@@ -183,7 +186,7 @@ export function merged(ours: Conversation, theirs: Conversation): Conversation {
   const others = new Map(theirs.turns.map((turn) => [turn.id, turn]));
   const turns = ours.turns.map((turn) => {
     const other = others.get(turn.id);
-    return other && isFurther(other.message, turn.message) ? other : turn;
+    return other && isFurther(other, turn) ? other : turn;
   });
   const known = new Set(turns.map(({ id }) => id));
   for (const turn of theirs.turns) {
