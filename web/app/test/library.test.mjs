@@ -140,6 +140,19 @@ test("a title that is chosen in the millisecond in which another tab saves stays
   }
 });
 
+test("of a conversation that is not shown a tab keeps its new title and the end of its answer, whichever comes first", async () => {
+  for (const isTitleFirst of [true, false]) {
+    const library = await openLibrary(disk().open);
+    const base = sample("fir");
+    await library.save(base);
+    const [one, other] = [await library.load(base.id), await library.load(base.id)];
+    const changed = [tree.withTitle(one, "New", 4), tree.withMessage(other, answered("a", "first, whole"), null, 5)];
+    for (const each of isTitleFirst ? changed : changed.reverse()) await library.save(each, false);
+    const { title, turns } = await library.load(base.id);
+    assert.deepEqual([title, turns[1].message.text], ["New", "first, whole"], isTitleFirst ? "first" : "last");
+  }
+});
+
 test("what was kept before there were versions is read, and what is taken out of it stays out", async () => {
   const { stores, open } = disk();
   const made = tree.addQuestion(sample(), "a", "two", [], 5);

@@ -18,8 +18,12 @@ export interface Library {
   heads(): Promise<Head[]>;
   load(id: string): Promise<Conversation | null>;
   all(): AsyncIterable<Conversation>;
-  /** Keeps `conversation`, together with what another tab has added since; returns both as one. */
-  save(conversation: Conversation): Promise<Conversation>;
+  /**
+   * Keeps `conversation`, together with what another tab has added since; returns both as one. What
+   * this tab has kept itself is in it only if it is the one that `isShown`: of another one an answer
+   * on its way and its user may have a copy each.
+   */
+  save(conversation: Conversation, isShown?: boolean): Promise<Conversation>;
   remove(id: string): Promise<void>;
   /** Has `hear` know of each conversation that another tab keeps or deletes, and `receives` tell other tabs which answers come to this one. */
   listen(hear: (id: string) => void, receives: (turn: string) => boolean): void;
@@ -164,14 +168,14 @@ class DeviceLibrary implements Library {
     }
   }
 
-  async save(conversation: Conversation): Promise<Conversation> {
+  async save(conversation: Conversation, isShown = true): Promise<Conversation> {
     const { id } = conversation;
-    const [version, known] = [newId(), this.#known.get(id)];
-    // What this tab keeps next has this in it already, even if it comes before the end of this.
-    this.#known.set(id, version);
+    const [version, known] = [newId(), isShown ? this.#known.get(id) : undefined];
+    // What this tab shows has this in it already when it is kept next, even if that comes before the end of this.
+    if (isShown) this.#known.set(id, version);
     this.#askToStay();
     const kept = await this.#use((database) => keep(database, conversation, version, known));
-    if (kept.version !== version) this.#known.set(id, kept.version);
+    if (isShown && kept.version !== version) this.#known.set(id, kept.version);
     this.#tabs?.postMessage(id);
     return kept.whole;
   }

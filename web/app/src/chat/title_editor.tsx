@@ -13,7 +13,9 @@ interface TitleEditorProps {
 }
 
 async function rename(id: string, title: string): Promise<void> {
-  const conversation = await conversationOf(id);
+  const found = await conversationOf(id);
+  // Meanwhile it may have been opened, or have gone on.
+  const conversation = id === current.peek().id ? current.peek() : found;
   if (!conversation || title.trim() === "") return;
   const renamed = withTitle(conversation, title.trim(), Date.now());
   if (id === current.peek().id) current.value = renamed;
