@@ -14,6 +14,7 @@ import { PathFinder, type Question, brokenBy } from "./path_finder.js";
 import { ReadingAgain } from "./reading_again.js";
 import { PathLost, type AnswerReference, type Source, type TransportName } from "./source.js";
 import { stopByHttp } from "./sse.js";
+import { LinkAnswer } from "./worker_link.js";
 
 /** Where an answer begins. */
 export type Origin =
@@ -27,6 +28,9 @@ type Ending =
   /** The program left the loop, or returned the iterator. */
   | { readonly is: "left" }
   | { readonly is: "failed"; readonly error: unknown };
+
+/** How a path ended before its answer did; with a `LoquentError`, the server did not have it. */
+type Lost = PathLost | LoquentError;
 
 /** See {@link Answer}. */
 export class LiveAnswer<C extends Chunk> implements Answer<C> {
@@ -117,7 +121,7 @@ export class LiveAnswer<C extends Chunk> implements Answer<C> {
     try {
       for (let path: Source | null = await this.#begin(); path !== null; ) {
         this.#enter(path);
-        const lost: PathLost | null = yield* this.#follow(path);
+        const lost: Lost | null = yield* this.#follow(path);
         path = lost && (await this.#goOn(lost));
       }
       ending = { is: "read" };
@@ -178,7 +182,7 @@ export class LiveAnswer<C extends Chunk> implements Answer<C> {
   }
 
   /** Yields what a path brings; returns how it was lost, or `null` at the answer's end. */
-  async *#follow(path: Source): AsyncGenerator<Delta, PathLost | null> {
+  async *#follow(path: Source): AsyncGenerator<Delta, Lost | null> {
     try {
       for await (const { offset, delta: whole } of path) {
         const delta = this.#again.restOf(whole);
@@ -194,6 +198,8 @@ export class LiveAnswer<C extends Chunk> implements Answer<C> {
       return null;
     } catch (error) {
       if (error instanceof PathLost) return error;
+      // GONE in answer to a RESUME, of which only what had waited to be shown was read.
+      if (path instanceof LinkAnswer && !path.isAnswered && isGone(error)) return error;
       throw error;
     }
   }
@@ -239,17 +245,19 @@ export class LiveAnswer<C extends Chunk> implements Answer<C> {
     this.#setState("streaming");
   }
 
-  async #goOn(lost: PathLost | null): Promise<Source> {
+  async #goOn(why: Lost | null): Promise<Source> {
+    const lost = why instanceof LoquentError ? new PathLost(why.message, { cause: why }) : why;
     const before = this.#source;
     this.reference ??= before?.reference ?? null;
     if (this.reference === null) throw brokenBy(lost);
     this.#source = null;
     if (lost !== null) this.#setState("resuming");
     try {
+      if (why instanceof LoquentError) throw why;
       return await this.#paths.goOn(this.reference, this.offset ?? 0, lost, before);
     } catch (error) {
       // It may be there, with less of it than was read here.
-      if (!(error instanceof LoquentError && error.kind === "gone" && this.#again.begin())) throw error;
+      if (!(isGone(error) && this.#again.begin())) throw error;
       this.offset = 0;
       return await this.#paths.goOn(this.reference, 0, lost, null);
     }
@@ -281,6 +289,10 @@ export class LiveAnswer<C extends Chunk> implements Answer<C> {
 function withPiece(calls: readonly ToolCall[], { index, id, name, arguments: piece }: ToolCall): readonly ToolCall[] {
   if (!calls.some((call) => call.index === index)) return [...calls, { index, id, name, arguments: piece }];
   return calls.map((call) => (call.index === index ? { ...call, arguments: call.arguments + piece } : call));
+}
+
+function isGone(error: unknown): error is LoquentError {
+  return error instanceof LoquentError && error.kind === "gone";
 }
 
 /** Whether the answer's last record said that it has failed. */

@@ -241,7 +241,9 @@ export class DatagramAnswer {
     // A request that the server had not answered may be made elsewhere, a resume too.
     const isLeft = code === Code.ShuttingDown && this.#state.is !== "asking";
     if (this.#state.is === "told" || !(isOver || isLeft)) return this.#lose(path, why, code === Code.Malformed);
-    this.listener.ended(code);
+    this.#tellRest();
+    if (this.#receiver?.ended) this.listener.complete();
+    else this.listener.ended(code);
     this.#finish();
   }
 
@@ -396,12 +398,19 @@ export class DatagramAnswer {
     return others;
   }
 
+  /** Tells at once what was held back: an error follows, which ends the reading (D-9.1). */
+  #tellRest(): void {
+    const rest = this.#receiver?.takeRest() ?? [];
+    if (rest.length > 0) this.listener.deltas(rest.map(({ offset, delta }) => [positionOf(this.#epoch, offset), delta]));
+  }
+
   #handleEvent(path: Path, event: ReceiverEvent): void {
     if (event.event === "complete") {
       this.#state = { is: "told" };
       this.listener.complete();
     } else if (event.event === "failed") {
       this.#state = { is: "told" };
+      this.#tellRest();
       this.listener.failed(event.error);
     } else if (event.event === "silent" && !path.ended) {
       path.isSilent = true;

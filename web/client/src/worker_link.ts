@@ -130,6 +130,8 @@ export class LinkAnswer implements Source {
   reference: AnswerReference | null = null;
   ignoredParameters: string | null = null;
   heardAt_ms = Date.now();
+  /** Whether the server has said that it has the answer. Without that, what is read was here before. */
+  isAnswered = false;
   #queue: Shown[] = [];
   /** Set once nothing more is queued; `null` inside: a clean end. */
   #end: { readonly error: unknown } | null = null;
@@ -169,6 +171,7 @@ export class LinkAnswer implements Source {
     this.heardAt_ms = Date.now();
     switch (news.type) {
       case "answered":
+        this.isAnswered = true;
         this.reference = { id: news.head.id, token: news.head.token };
         this.ignoredParameters = news.head.headers[IGNORED_HEADER] ?? null;
         return this.#begun.resolve();
