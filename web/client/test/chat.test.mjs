@@ -297,6 +297,27 @@ test("a client that loses WebTransport for good finishes over server-sent events
   peer.close();
 });
 
+test("after an answer that went on over server-sent events, a later one comes over WebTransport again", async () => {
+  const peer = new FakeServer({ deltas: answerOf(seeded(3), 100) });
+  offerWebTransport(peer);
+  routes[route("GET", `v1/streams/${"1".padStart(32, "0")}`)] = eventsOf(peer);
+  routes[route("POST", "v1/chat/completions")] = sseAnswer(words);
+  assert.equal(await prepare(url()), "webtransport");
+  const cut = streamChat({ url: url(), body: question });
+  await readAround(cut, 20, () => ((peer.refusesSessions = true), peer.breakSessions()));
+  assert.equal(cut.transport, "sse");
+  peer.refusesSessions = false;
+  const transports = [];
+  // Nobody waits for WebTransport now; it is connected for the next one that asks.
+  for (let at = 0; at < 100 && transports.at(-1) !== "webtransport"; at++) {
+    const answer = streamChat({ url: url(), body: question });
+    await answer.finalText();
+    transports.push(answer.transport);
+  }
+  assert.equal(transports.at(-1), "webtransport");
+  peer.close();
+});
+
 test("a server that is not reached by WebTransport within 500 ms answers over SSE", async () => {
   const peer = new FakeServer({ mute: true });
   offerWebTransport(peer);
