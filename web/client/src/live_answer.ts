@@ -119,10 +119,10 @@ export class LiveAnswer<C extends Chunk> implements Answer<C> {
     const unfollow = this.#followSignal();
     let ending: Ending = { is: "left" };
     try {
-      for (let path: Source | null = await this.#begin(); path !== null; ) {
+      for (let path: Source | null = yield* this.#begin(); path !== null; ) {
         this.#enter(path);
         const lost: Lost | null = yield* this.#follow(path);
-        path = lost && (await this.#goOn(lost));
+        path = lost && (yield* this.#goOn(lost));
       }
       ending = { is: "read" };
     } catch (error) {
@@ -173,9 +173,9 @@ export class LiveAnswer<C extends Chunk> implements Answer<C> {
     return () => signal?.removeEventListener("abort", abort);
   }
 
-  async #begin(): Promise<Source> {
+  async *#begin(): AsyncGenerator<Delta, Source> {
     this.#setState(this.state);
-    if (this.#origin.is !== "question") return await this.#goOn(null);
+    if (this.#origin.is !== "question") return yield* this.#goOn(null);
     // A reload from here on finds the question, and asks it again with the same key.
     this.#memory?.save();
     return await this.#paths.ask(this.#origin.question);
@@ -185,12 +185,8 @@ export class LiveAnswer<C extends Chunk> implements Answer<C> {
   async *#follow(path: Source): AsyncGenerator<Delta, Lost | null> {
     try {
       for await (const { offset, delta: whole } of path) {
-        const delta = this.#again.restOf(whole);
-        if (delta === null) {
-          this.offset = offset; // it was shown before
-          continue;
-        }
-        this.#apply(offset, delta);
+        const delta = this.#take(offset, whole);
+        if (delta === null) continue;
         yield delta;
         if (delta.kind === "error") throw new LoquentError("failed", delta.message, { code: delta.code });
         if (this.#stopped.signal.aborted && delta.kind !== "done") throw abortReason(this.#stopped.signal);
@@ -202,6 +198,14 @@ export class LiveAnswer<C extends Chunk> implements Answer<C> {
       if (path instanceof LinkAnswer && !path.isAnswered && isGone(error)) return error;
       throw error;
     }
+  }
+
+  /** Takes in the next delta; returns what is new of it, if anything is. */
+  #take(offset: number | null, whole: Delta): Delta | null {
+    const delta = this.#again.restOf(whole);
+    if (delta === null) this.offset = offset; // it was shown before
+    else this.#apply(offset, delta);
+    return delta;
   }
 
   #apply(offset: number | null, delta: Delta): void {
@@ -245,21 +249,34 @@ export class LiveAnswer<C extends Chunk> implements Answer<C> {
     this.#setState("streaming");
   }
 
-  async #goOn(why: Lost | null): Promise<Source> {
+  async *#goOn(why: Lost | null): AsyncGenerator<Delta, Source> {
     const lost = why instanceof LoquentError ? new PathLost(why.message, { cause: why }) : why;
     const before = this.#source;
     this.reference ??= before?.reference ?? null;
-    if (this.reference === null) throw brokenBy(lost);
+    if (this.reference === null) {
+      yield* this.#restOf(before);
+      throw brokenBy(lost);
+    }
     this.#source = null;
     if (lost !== null) this.#setState("resuming");
     try {
       if (why instanceof LoquentError) throw why;
       return await this.#paths.goOn(this.reference, this.offset ?? 0, lost, before);
     } catch (error) {
+      yield* this.#restOf(before);
       // It may be there, with less of it than was read here.
       if (!(isGone(error) && this.#again.begin())) throw error;
       this.offset = 0;
       return await this.#paths.goOn(this.reference, 0, lost, null);
+    }
+  }
+
+  /** What had come by `path`, and waited to be shown when that was lost. */
+  *#restOf(path: Source | null): Generator<Delta> {
+    if (!(path instanceof LinkAnswer) || this.#stopped.signal.aborted) return;
+    for (const [offset, whole] of path.rest) {
+      const delta = this.#take(offset, whole);
+      if (delta !== null) yield delta;
     }
   }
 

@@ -43,8 +43,8 @@ export interface AnswerListener {
   failed(fault: WireFault | null): void;
   /** The server has ended the answer here, and says by `code` that no other path may go on (S-2.6). */
   ended(code: Code): void;
-  /** The path is dead; `position` is where another one goes on. */
-  lost(position: number, loss: Loss): void;
+  /** The path is dead; `position` is where another one goes on. `rest` was due later, and is told if none does. */
+  lost(position: number, loss: Loss, rest: Shown[]): void;
   /** Nothing more will be told or sent; comes once, last. */
   over(): void;
 }
@@ -226,7 +226,7 @@ export class DatagramAnswer {
     this.#leave(true, malformed ? reasonOf(Code.Malformed) : undefined);
     if (this.#state.is === "told") return this.#finish();
     const position = positionOf(this.#epoch, this.#receiver?.shown ?? this.#offset);
-    this.listener.lost(position, { why, malformed });
+    this.listener.lost(position, { why, malformed }, this.#shown(this.#receiver?.unpolled ?? []));
   }
 
   /** The stream broke off, by whichever end: what the code says becomes of the answer (S-2.6). */
@@ -400,8 +400,12 @@ export class DatagramAnswer {
 
   /** Tells at once what was held back: an error follows, which ends the reading (D-9.1). */
   #tellRest(): void {
-    const rest = this.#receiver?.takeRest() ?? [];
-    if (rest.length > 0) this.listener.deltas(rest.map(({ offset, delta }) => [positionOf(this.#epoch, offset), delta]));
+    const rest = this.#shown(this.#receiver?.takeRest() ?? []);
+    if (rest.length > 0) this.listener.deltas(rest);
+  }
+
+  #shown(deltas: readonly { offset: number; delta: Delta }[]): Shown[] {
+    return deltas.map(({ offset, delta }) => [positionOf(this.#epoch, offset), delta]);
   }
 
   #handleEvent(path: Path, event: ReceiverEvent): void {

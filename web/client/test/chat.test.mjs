@@ -562,11 +562,13 @@ for (const [how, end] of [
   ["says so", (peer) => peer.sessions[0].open.forEach((stream) => stream.gone(stream.sender.channel))],
   ["says so when asked to go on", (peer) => (peer.answers.clear(), peer.resetAnswers(2))],
   ["has stopped it", (peer) => peer.resetAnswers(5)],
+  ["is reached by HTTP alone", (peer) => ((peer.refusesSessions = true), peer.breakSessions())],
 ]) {
   test(`all that came of an answer is read before the error, where the server no longer has it and ${how}`, async () => {
     const peer = new FakeServer({ deltas: answerOf(seeded(6), 2_000) });
     offerWebTransport(peer);
-    const answer = streamChat(insisting({ pace: { buffer_us: 0, max_tokens_per_s: 20 } }));
+    await prepare(url());
+    const answer = streamChat({ url: url(), body: question, pace: { buffer_us: 0, max_tokens_per_s: 20 } });
     const came = () => textOf(peer.deltas.filter((_, at) => peer.ends[at] <= Math.max(...peer.acks.map(({ cumulative }) => cumulative))));
     let had = null;
     const reading = async () => {
