@@ -134,6 +134,15 @@ test("what another tab does is taken in, also while an answer comes here", async
   assert.equal(chats.liveOf(turns[1]).message.text, "first, whole", "it is shown");
 });
 
+test("the list has the title under which a conversation is kept", async () => {
+  const made = conversation(finished("first"));
+  const { save } = library;
+  library.save = async (one) => tree.merged(one, tree.withTitle(made, "New", 5));
+  await chats.save({ ...made, updatedAt: 6 });
+  library.save = save;
+  assert.equal(chats.heads.peek().find(({ id }) => id === made.id).title, "New");
+});
+
 test("a failure of the storage is told as what it is", async () => {
   const made = conversation(finished("first"));
   const { save } = library;

@@ -106,14 +106,51 @@ test("a title or preset that was chosen in one tab stays, though an answer in an
   const asked = conversation("one");
   const base = tree.addAnswer(asked, asked.leaf, { ...emptyMessage("a", "assistant"), text: "fi" }, 3);
   const preset = { name: "Poet", system: "In verse.", parameters: {} };
-  const chosen = tree.withChoice(tree.withChoice(base, { title: "New" }, 4), { preset }, 5);
+  const chosen = tree.withPreset(tree.withTitle(base, "New", 4), preset, 5);
   const streaming = tree.withMessage(base, answered("a", "first"), null, 6);
   for (const whole of [tree.merged(chosen, streaming), tree.merged(streaming, chosen)]) {
     assert.deepEqual([whole.title, whole.preset, whole.updatedAt], ["New", preset, 6]);
     assert.deepEqual(shown(whole), ["one", "first"]);
   }
-  const again = tree.withChoice(chosen, { title: "Newer" }, 7);
+  const again = tree.withTitle(chosen, "Newer", 7);
   for (const whole of [tree.merged(again, chosen), tree.merged(chosen, again)]) assert.equal(whole.title, "Newer");
+});
+
+test("a title that was chosen in one tab stays, though another tab chooses a preset, in either order", () => {
+  const base = conversation("one", "first");
+  const preset = { name: "Poet", system: "In verse.", parameters: {} };
+  for (const [titleAt, presetAt] of [[4, 5], [5, 4]]) {
+    const [titled, instructed] = [tree.withTitle(base, "New", titleAt), tree.withPreset(base, preset, presetAt)];
+    for (const whole of [tree.merged(titled, instructed), tree.merged(instructed, titled)]) {
+      assert.deepEqual([whole.title, whole.preset, whole.titleAt, whole.presetAt], ["New", preset, titleAt, presetAt]);
+    }
+  }
+});
+
+test("what one tab has left out stays out, though another tab's copy is newer and has left out less", () => {
+  const base = conversation("one", "first", "two", "second", "three", "third");
+  const seenFrom = (at, updatedAt) => ({ ...base, seenFrom: base.turns[at]?.id ?? null, updatedAt });
+  for (const newer of [seenFrom(-1, 9), seenFrom(2, 9)]) {
+    const older = seenFrom(4, 8);
+    for (const whole of [tree.merged(older, newer), tree.merged(newer, older)]) {
+      assert.equal(whole.seenFrom, base.turns[4].id);
+    }
+  }
+  const elsewhere = tree.addQuestion(base, "a1", "other", [], 10);
+  const there = { ...elsewhere, seenFrom: elsewhere.leaf };
+  assert.equal(tree.merged(seenFrom(2, 8), there).seenFrom, base.turns[2].id, "the other one is on no path that is shown here");
+});
+
+test("by what an answer on its way can be read stays known, though another tab with as much of it does not know", () => {
+  const asked = conversation("one");
+  const message = emptyMessage("a", "assistant");
+  const theirs = tree.addAnswer(asked, asked.leaf, message, 3);
+  const reference = { id: "a".repeat(32), token: "b".repeat(32) };
+  const ours = tree.withMessage(theirs, message, reference, 4);
+  const newer = { ...theirs, updatedAt: 5 };
+  for (const whole of [tree.merged(ours, newer), tree.merged(newer, ours)]) {
+    assert.deepEqual(tree.turnOf(whole, "a").reference, reference);
+  }
 });
 
 test("what another tab goes on with is shown, with the whole answer", () => {

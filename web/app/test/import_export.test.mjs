@@ -129,3 +129,11 @@ test("texts, names and numbers are bounded", () => {
   assert.equal(read.turns[0].message.facts.tokens, 0);
   assert.doesNotThrow(() => new Date(read.updatedAt).toISOString());
 });
+
+test("one time at which a title or a preset was chosen, as it was kept once, is that of both", () => {
+  const { titleAt, presetAt, ...old } = sample();
+  const times = (kept) => [readConversation(kept).titleAt, readConversation(kept).presetAt];
+  assert.deepEqual([titleAt, presetAt, ...times(old)], [0, 0, 0, 0]);
+  assert.deepEqual(times({ ...old, chosenAt: 7 }), [7, 7]);
+  assert.deepEqual(times({ ...old, chosenAt: 7, titleAt: 8, presetAt: "9" }), [8, 0]);
+});

@@ -105,6 +105,66 @@ test("what a tab takes out stays out, also when it saves twice at once", async (
   assert.equal((await library.load(base.id)).turns.length, 2);
 });
 
+/** Two tabs that both have the same conversation: `one` can rename it, `other` has gone on with it. */
+async function twoTabs(renamedAt, askedAt) {
+  const { open } = disk();
+  const [one, other] = [await openLibrary(open), await openLibrary(open)];
+  const base = sample();
+  await one.save(base);
+  const asked = tree.addQuestion(await other.load(base.id), "a", "two", [], askedAt);
+  return { other, asked, rename: () => one.save(tree.withTitle(base, "New", renamedAt)) };
+}
+
+const withSecond = (asked, now) => tree.addAnswer(asked, asked.turns[2].id, answered("b", "second"), now);
+
+test("a title that is chosen while another tab saves twice at once stays, whichever comes first", async () => {
+  for (const comesAt of [0, 1, 2]) {
+    const { other, asked, rename } = await twoTabs(4, 5);
+    const saves = [() => other.save(asked), () => other.save(withSecond(asked, 6))];
+    saves.splice(comesAt, 0, rename);
+    await Promise.all(saves.map((save) => save()));
+    const { title, turns } = await other.load(asked.id);
+    assert.deepEqual([title, turns.length], ["New", 4], `${comesAt}`);
+  }
+});
+
+test("a title that is chosen in the millisecond in which another tab saves stays, whichever comes first", async () => {
+  for (const isFirst of [true, false]) {
+    const { other, asked, rename } = await twoTabs(5, 5);
+    if (isFirst) await rename();
+    const whole = await other.save(asked);
+    if (!isFirst) await rename();
+    await other.save(withSecond(whole, 5));
+    const { title, turns } = await other.load(asked.id);
+    assert.deepEqual([title, turns.length], ["New", 4], isFirst ? "first" : "last");
+  }
+});
+
+test("of a conversation that is not shown a tab keeps its new title and the end of its answer, whichever comes first", async () => {
+  for (const isTitleFirst of [true, false]) {
+    const library = await openLibrary(disk().open);
+    const base = sample("fir");
+    await library.save(base);
+    const [one, other] = [await library.load(base.id), await library.load(base.id)];
+    const changed = [tree.withTitle(one, "New", 4), tree.withMessage(other, answered("a", "first, whole"), null, 5)];
+    for (const each of isTitleFirst ? changed : changed.reverse()) await library.save(each, false);
+    const { title, turns } = await library.load(base.id);
+    assert.deepEqual([title, turns[1].message.text], ["New", "first, whole"], isTitleFirst ? "first" : "last");
+  }
+});
+
+test("what was kept before there were versions is read, and what is taken out of it stays out", async () => {
+  const { stores, open } = disk();
+  const made = tree.addQuestion(sample(), "a", "two", [], 5);
+  stores.bodies.set(made.id, made);
+  const library = await openLibrary(open);
+  assert.deepEqual(await library.load(made.id), made);
+  await library.save(tree.withoutTurn(made, made.leaf));
+  assert.equal((await library.load(made.id)).turns.length, 2);
+  stores.bodies.set(made.id, { ...made, version: 7 });
+  assert.deepEqual(await library.load(made.id), made, "a version of another kind is none");
+});
+
 test("a tab asks the others whether one of them receives an answer", async () => {
   const [one, other] = [await openLibrary(disk().open), await openLibrary(disk().open)];
   const heard = [];

@@ -21,6 +21,9 @@ const INCOMING_DATAGRAMS = 1024;
 /** Datagrams that wait to leave. Acknowledgements repeat themselves: what exceeds it is lost. */
 const OUTGOING_DATAGRAMS = 64;
 
+/** How long a session may take to open, ms: whoever asks meanwhile waits for the same attempt. */
+const OPEN_WITHIN_MS = 15_000;
+
 /**
  * What a session may carry on its streams before another one takes its place. WebKit never refills
  * a session's credit (bug 319818, open in September 2026): everything on its streams stands still
@@ -90,9 +93,7 @@ export class Connection {
     const attempts = target.urls.map((url) => new Transport(url, optionsFor(target)));
     // Losers reject `closed` too; nobody waits for those.
     for (const attempt of attempts) attempt.closed.catch(() => {});
-    const ready = attempts.map((attempt) => attempt.ready.then(() => attempt));
-    const winner = await Promise.any(ready);
-    for (const attempt of attempts) if (attempt !== winner) attempt.close();
+    const winner = await firstToOpen(attempts);
     // Opening takes a round trip for QUIC and one for HTTP/3.
     return new Connection(winner, Math.floor((clock_us() - begun) / 2));
   }
@@ -163,6 +164,22 @@ export class Connection {
     } catch {
       // The session is over; `closed` has the reason.
     }
+  }
+}
+
+/** Whichever of `attempts` opens first, in time; the others are closed. */
+async function firstToOpen(attempts: readonly WebTransport[]): Promise<WebTransport> {
+  let [timer, winner]: [ReturnType<typeof setTimeout> | undefined, WebTransport | null] = [undefined, null];
+  const late = new Promise<never>((_, reject) => {
+    timer = setTimeout(() => reject(new Error("no session opens")), OPEN_WITHIN_MS);
+  });
+  try {
+    const ready = attempts.map((attempt) => attempt.ready.then(() => attempt));
+    winner = await Promise.race([Promise.any(ready), late]);
+    return winner;
+  } finally {
+    clearTimeout(timer);
+    for (const attempt of attempts) if (attempt !== winner) attempt.close();
   }
 }
 

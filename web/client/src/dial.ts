@@ -20,7 +20,7 @@ const WITHOUT_MS = 60_000;
 /** How long WebTransport is not tried again that opened and brought no answer, ms. */
 const UNPROVEN_MS = 10 * 60_000;
 
-/** Servers that have answered by WebTransport here. */
+/** Servers that answered by WebTransport here the last time, or the time before. */
 const proven = new Set<string>();
 
 /** Attempts under way, shared by all who wait for the same server. */
@@ -38,8 +38,9 @@ export async function headStart(server: URL, wish: "auto" | "webtransport", http
 /** A question that went by WebTransport was answered, or was lost. */
 export function noteOutcome(server: URL, isAnswered: boolean): void {
   if (isAnswered) proven.add(server.href);
-  // Sessions that open and bring nothing look like any other. Nobody waits for the next one.
-  else if (!proven.has(server.href)) without.set(server.href, Date.now() + UNPROVEN_MS);
+  // Sessions that open and bring nothing look like any other. Nobody waits for the next one, but for
+  // one where there were answers before: a session may break as it is asked.
+  else if (!proven.delete(server.href)) without.set(server.href, Date.now() + UNPROVEN_MS);
 }
 
 /** The link, as soon as it is connected; `null` if that fails or takes far too long. */

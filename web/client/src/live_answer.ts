@@ -14,6 +14,7 @@ import { PathFinder, type Question, brokenBy } from "./path_finder.js";
 import { ReadingAgain } from "./reading_again.js";
 import { PathLost, type AnswerReference, type Source, type TransportName } from "./source.js";
 import { stopByHttp } from "./sse.js";
+import { LinkAnswer } from "./worker_link.js";
 
 /** Where an answer begins. */
 export type Origin =
@@ -27,6 +28,9 @@ type Ending =
   /** The program left the loop, or returned the iterator. */
   | { readonly is: "left" }
   | { readonly is: "failed"; readonly error: unknown };
+
+/** How a path ended before its answer did; with a `LoquentError`, the server did not have it. */
+type Lost = PathLost | LoquentError;
 
 /** See {@link Answer}. */
 export class LiveAnswer<C extends Chunk> implements Answer<C> {
@@ -115,10 +119,10 @@ export class LiveAnswer<C extends Chunk> implements Answer<C> {
     const unfollow = this.#followSignal();
     let ending: Ending = { is: "left" };
     try {
-      for (let path: Source | null = await this.#begin(); path !== null; ) {
+      for (let path: Source | null = yield* this.#begin(); path !== null; ) {
         this.#enter(path);
-        const lost: PathLost | null = yield* this.#follow(path);
-        path = lost && (await this.#goOn(lost));
+        const lost: Lost | null = yield* this.#follow(path);
+        path = lost && (yield* this.#goOn(lost));
       }
       ending = { is: "read" };
     } catch (error) {
@@ -169,24 +173,20 @@ export class LiveAnswer<C extends Chunk> implements Answer<C> {
     return () => signal?.removeEventListener("abort", abort);
   }
 
-  async #begin(): Promise<Source> {
+  async *#begin(): AsyncGenerator<Delta, Source> {
     this.#setState(this.state);
-    if (this.#origin.is !== "question") return await this.#goOn(null);
+    if (this.#origin.is !== "question") return yield* this.#goOn(null);
     // A reload from here on finds the question, and asks it again with the same key.
     this.#memory?.save();
     return await this.#paths.ask(this.#origin.question);
   }
 
   /** Yields what a path brings; returns how it was lost, or `null` at the answer's end. */
-  async *#follow(path: Source): AsyncGenerator<Delta, PathLost | null> {
+  async *#follow(path: Source): AsyncGenerator<Delta, Lost | null> {
     try {
       for await (const { offset, delta: whole } of path) {
-        const delta = this.#again.restOf(whole);
-        if (delta === null) {
-          this.offset = offset; // it was shown before
-          continue;
-        }
-        this.#apply(offset, delta);
+        const delta = this.#take(offset, whole);
+        if (delta === null) continue;
         yield delta;
         if (delta.kind === "error") throw new LoquentError("failed", delta.message, { code: delta.code });
         if (this.#stopped.signal.aborted && delta.kind !== "done") throw abortReason(this.#stopped.signal);
@@ -194,8 +194,18 @@ export class LiveAnswer<C extends Chunk> implements Answer<C> {
       return null;
     } catch (error) {
       if (error instanceof PathLost) return error;
+      // GONE in answer to a RESUME, of which only what had waited to be shown was read.
+      if (path instanceof LinkAnswer && !path.isAnswered && isGone(error)) return error;
       throw error;
     }
+  }
+
+  /** Takes in the next delta; returns what is new of it, if anything is. */
+  #take(offset: number | null, whole: Delta): Delta | null {
+    const delta = this.#again.restOf(whole);
+    if (delta === null) this.offset = offset; // it was shown before
+    else this.#apply(offset, delta);
+    return delta;
   }
 
   #apply(offset: number | null, delta: Delta): void {
@@ -239,19 +249,34 @@ export class LiveAnswer<C extends Chunk> implements Answer<C> {
     this.#setState("streaming");
   }
 
-  async #goOn(lost: PathLost | null): Promise<Source> {
+  async *#goOn(why: Lost | null): AsyncGenerator<Delta, Source> {
+    const lost = why instanceof LoquentError ? new PathLost(why.message, { cause: why }) : why;
     const before = this.#source;
     this.reference ??= before?.reference ?? null;
-    if (this.reference === null) throw brokenBy(lost);
+    if (this.reference === null) {
+      yield* this.#restOf(before);
+      throw brokenBy(lost);
+    }
     this.#source = null;
     if (lost !== null) this.#setState("resuming");
     try {
+      if (why instanceof LoquentError) throw why;
       return await this.#paths.goOn(this.reference, this.offset ?? 0, lost, before);
     } catch (error) {
+      yield* this.#restOf(before);
       // It may be there, with less of it than was read here.
-      if (!(error instanceof LoquentError && error.kind === "gone" && this.#again.begin())) throw error;
+      if (!(isGone(error) && this.#again.begin())) throw error;
       this.offset = 0;
       return await this.#paths.goOn(this.reference, 0, lost, null);
+    }
+  }
+
+  /** What had come by `path`, and waited to be shown when that was lost. */
+  *#restOf(path: Source | null): Generator<Delta> {
+    if (!(path instanceof LinkAnswer) || this.#stopped.signal.aborted) return;
+    for (const [offset, whole] of path.rest) {
+      const delta = this.#take(offset, whole);
+      if (delta !== null) yield delta;
     }
   }
 
@@ -281,6 +306,10 @@ export class LiveAnswer<C extends Chunk> implements Answer<C> {
 function withPiece(calls: readonly ToolCall[], { index, id, name, arguments: piece }: ToolCall): readonly ToolCall[] {
   if (!calls.some((call) => call.index === index)) return [...calls, { index, id, name, arguments: piece }];
   return calls.map((call) => (call.index === index ? { ...call, arguments: call.arguments + piece } : call));
+}
+
+function isGone(error: unknown): error is LoquentError {
+  return error instanceof LoquentError && error.kind === "gone";
 }
 
 /** Whether the answer's last record said that it has failed. */

@@ -43,8 +43,8 @@ export interface AnswerListener {
   failed(fault: WireFault | null): void;
   /** The server has ended the answer here, and says by `code` that no other path may go on (S-2.6). */
   ended(code: Code): void;
-  /** The path is dead; `position` is where another one goes on. */
-  lost(position: number, loss: Loss): void;
+  /** The path is dead; `position` is where another one goes on. `rest` was due later, and is told if none does. */
+  lost(position: number, loss: Loss, rest: Shown[]): void;
   /** Nothing more will be told or sent; comes once, last. */
   over(): void;
 }
@@ -226,7 +226,7 @@ export class DatagramAnswer {
     this.#leave(true, malformed ? reasonOf(Code.Malformed) : undefined);
     if (this.#state.is === "told") return this.#finish();
     const position = positionOf(this.#epoch, this.#receiver?.shown ?? this.#offset);
-    this.listener.lost(position, { why, malformed });
+    this.listener.lost(position, { why, malformed }, this.#shown(this.#receiver?.unpolled ?? []));
   }
 
   /** The stream broke off, by whichever end: what the code says becomes of the answer (S-2.6). */
@@ -241,7 +241,9 @@ export class DatagramAnswer {
     // A request that the server had not answered may be made elsewhere, a resume too.
     const isLeft = code === Code.ShuttingDown && this.#state.is !== "asking";
     if (this.#state.is === "told" || !(isOver || isLeft)) return this.#lose(path, why, code === Code.Malformed);
-    this.listener.ended(code);
+    this.#tellRest();
+    if (this.#receiver?.ended) this.listener.complete();
+    else this.listener.ended(code);
     this.#finish();
   }
 
@@ -396,12 +398,23 @@ export class DatagramAnswer {
     return others;
   }
 
+  /** Tells at once what was held back: an error follows, which ends the reading (D-9.1). */
+  #tellRest(): void {
+    const rest = this.#shown(this.#receiver?.takeRest() ?? []);
+    if (rest.length > 0) this.listener.deltas(rest);
+  }
+
+  #shown(deltas: readonly { offset: number; delta: Delta }[]): Shown[] {
+    return deltas.map(({ offset, delta }) => [positionOf(this.#epoch, offset), delta]);
+  }
+
   #handleEvent(path: Path, event: ReceiverEvent): void {
     if (event.event === "complete") {
       this.#state = { is: "told" };
       this.listener.complete();
     } else if (event.event === "failed") {
       this.#state = { is: "told" };
+      this.#tellRest();
       this.listener.failed(event.error);
     } else if (event.event === "silent" && !path.ended) {
       path.isSilent = true;

@@ -379,6 +379,21 @@ export class Receiver {
     return this.#events.shift() ?? null;
   }
 
+  /** What was read from the log and not polled; it stays here. */
+  get unpolled(): readonly { offset: number; delta: Delta }[] {
+    return [...this.#events.filter((event) => event.event === "delta"), ...this.#queue];
+  }
+
+  /** What has arrived in order and was not polled: for a driver whose path has ended for good. */
+  takeRest(): { offset: number; delta: Delta }[] {
+    const rest = [...this.unpolled];
+    [this.#events, this.#queue, this.#queuedTokens] = [[], [], 0];
+    // What was not read ahead; of a log that cannot be read only what came before that.
+    for (let next = this.#pollAssembler(); next !== null; next = this.#pollAssembler()) rest.push(next);
+    this.#events = [];
+    return rest;
+  }
+
   /** The datagram that is due at `now`, if one is. */
   pollTransmit(now: number): Uint8Array | null {
     if (this.#stopping) {

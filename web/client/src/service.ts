@@ -29,7 +29,7 @@ export type News =
   | { type: "complete"; answer: number }
   | { type: "failed"; answer: number; fault: WireFault | null }
   | { type: "ended"; answer: number; code: Code }
-  | { type: "lost"; answer: number; offset: number; loss: Loss };
+  | { type: "lost"; answer: number; offset: number; loss: Loss; rest: Shown[] };
 
 /** The half of a `MessagePort` or worker scope that the service needs. */
 export interface Port<In, Out> {
@@ -170,7 +170,7 @@ class Service {
     if (!connection) {
       const offset = order.offset ?? 0;
       const loss = { why: "not connected", malformed: false };
-      return this.tell({ type: "lost", answer: order.answer, offset, loss });
+      return this.tell({ type: "lost", answer: order.answer, offset, loss, rest: [] });
     }
     let answer = this.#answers.get(order.answer);
     if (!answer) {
@@ -192,8 +192,8 @@ class Service {
       complete: () => this.tell({ type: "complete", answer }),
       failed: (fault) => this.tell({ type: "failed", answer, fault }),
       ended: (code) => this.tell({ type: "ended", answer, code }),
-      lost: (offset, loss) => {
-        this.tell({ type: "lost", answer, offset, loss });
+      lost: (offset, loss, rest) => {
+        this.tell({ type: "lost", answer, offset, loss, rest });
         this.#handleTurn();
       },
       over: () => {

@@ -130,6 +130,10 @@ export class LinkAnswer implements Source {
   reference: AnswerReference | null = null;
   ignoredParameters: string | null = null;
   heardAt_ms = Date.now();
+  /** Whether the server has said that it has the answer. Without that, what is read was here before. */
+  isAnswered = false;
+  /** What had come when the path was lost, and waited to be shown; where another path goes on it comes again. */
+  rest: readonly Shown[] = [];
   #queue: Shown[] = [];
   /** Set once nothing more is queued; `null` inside: a clean end. */
   #end: { readonly error: unknown } | null = null;
@@ -169,6 +173,7 @@ export class LinkAnswer implements Source {
     this.heardAt_ms = Date.now();
     switch (news.type) {
       case "answered":
+        this.isAnswered = true;
         this.reference = { id: news.head.id, token: news.head.token };
         this.ignoredParameters = news.head.headers[IGNORED_HEADER] ?? null;
         return this.#begun.resolve();
@@ -187,6 +192,7 @@ export class LinkAnswer implements Source {
       case "ended":
         return this.handleEnd(ending(news.code));
       case "lost":
+        this.rest = news.rest;
         return this.handleEnd(new PathLost(news.loss.why, {}, news.loss.malformed));
     }
   }

@@ -297,6 +297,27 @@ test("a client that loses WebTransport for good finishes over server-sent events
   peer.close();
 });
 
+test("after an answer that went on over server-sent events, a later one comes over WebTransport again", async () => {
+  const peer = new FakeServer({ deltas: answerOf(seeded(3), 100) });
+  offerWebTransport(peer);
+  routes[route("GET", `v1/streams/${"1".padStart(32, "0")}`)] = eventsOf(peer);
+  routes[route("POST", "v1/chat/completions")] = sseAnswer(words);
+  assert.equal(await prepare(url()), "webtransport");
+  const cut = streamChat({ url: url(), body: question });
+  await readAround(cut, 20, () => ((peer.refusesSessions = true), peer.breakSessions()));
+  assert.equal(cut.transport, "sse");
+  peer.refusesSessions = false;
+  const transports = [];
+  // Nobody waits for WebTransport now; it is connected for the next one that asks.
+  for (let at = 0; at < 100 && transports.at(-1) !== "webtransport"; at++) {
+    const answer = streamChat({ url: url(), body: question });
+    await answer.finalText();
+    transports.push(answer.transport);
+  }
+  assert.equal(transports.at(-1), "webtransport");
+  peer.close();
+});
+
 test("a server that is not reached by WebTransport within 500 ms answers over SSE", async () => {
   const peer = new FakeServer({ mute: true });
   offerWebTransport(peer);
@@ -491,6 +512,22 @@ test("a reader of another answer over WebTransport leaves its path", async () =>
   peer.close();
 });
 
+test("a reader that was behind reads again what it was shown last as well, and shows nothing twice", async () => {
+  const peer = new FakeServer({ deltas: answerOf(seeded(3), 120) });
+  offerWebTransport(peer);
+  const offsets = [];
+  peer.onResume = (stream, { channel, offset }) => {
+    offsets.push(offset);
+    if (offset > 0) return stream.gone(channel);
+    stream.begin(peer.answers.get("1".padStart(32, "0")), channel, 0);
+  };
+  const answer = streamChat(insisting({ pace: { buffer_us: 0, max_tokens_per_s: 100 } }));
+  await readAround(answer, 10, () => peer.resetAnswers(2));
+  assert.ok(offsets.length === 2 && offsets[0] > 0 && offsets[1] === 0, `${offsets}`);
+  assert.equal(answer.text, textOf(peer.deltas));
+  peer.close();
+});
+
 test("without resume a broken connection is an error, never an end", async () => {
   nextServer();
   routes[route("POST", "v1/chat/completions")] = sseAnswer(words, { breakAt: 13, resumable: false });
@@ -520,6 +557,33 @@ test("an answer that the server forgot is gone", async () => {
   await assert.rejects(reading, (error) => error instanceof LoquentError && error.kind === "gone");
   peer.close();
 });
+
+for (const [how, end] of [
+  ["says so", (peer) => peer.sessions[0].open.forEach((stream) => stream.gone(stream.sender.channel))],
+  ["says so when asked to go on", (peer) => (peer.answers.clear(), peer.resetAnswers(2))],
+  ["has stopped it", (peer) => peer.resetAnswers(5)],
+  ["is reached by HTTP alone", (peer) => ((peer.refusesSessions = true), peer.breakSessions())],
+]) {
+  test(`all that came of an answer is read before the error, where the server no longer has it and ${how}`, async () => {
+    const peer = new FakeServer({ deltas: answerOf(seeded(6), 2_000) });
+    offerWebTransport(peer);
+    await prepare(url());
+    const answer = streamChat({ url: url(), body: question, pace: { buffer_us: 0, max_tokens_per_s: 20 } });
+    const came = () => textOf(peer.deltas.filter((_, at) => peer.ends[at] <= Math.max(...peer.acks.map(({ cumulative }) => cumulative))));
+    let had = null;
+    const reading = async () => {
+      for await (const _ of answer) {
+        if (had !== null || answer.text === "") continue;
+        while (came().length < 10 * answer.text.length) await new Promise((resolve) => setTimeout(resolve, 1));
+        had = came();
+        end(peer);
+      }
+    };
+    await assert.rejects(reading(), { kind: "gone" });
+    assert.ok(answer.text.startsWith(had) && textOf(peer.deltas).startsWith(answer.text));
+    peer.close();
+  });
+}
 
 test("an answer that fails says why, after what came of it", async () => {
   const deltas = [...answerOf(seeded(7), 5).slice(0, -3), { kind: "error", code: "engine_failed", message: "The engine stopped." }];

@@ -129,7 +129,7 @@ test("an ANSWER to another request is the server's fault", async () => {
     bench = new Bench(mock.timers);
     await settled();
     await bench.message(MessageType.Answer, JSON.stringify({ ...head, ...wrong }));
-    assert.deepEqual(bench.told, [["lost", 0, { why: "WireError: Malformed", malformed: true }]]);
+    assert.deepEqual(bench.told, [["lost", 0, { why: "WireError: Malformed", malformed: true }, []]]);
   }
 });
 
@@ -138,5 +138,5 @@ test("a message that the stream's end cuts short is the server's fault", async (
   bench.server.enqueue(Uint8Array.of(MessageType.Frame, 5, 0x10));
   bench.server.close();
   await settled();
-  assert.deepEqual(bench.told.at(-1), ["lost", 0, { why: "WireError: Truncated", malformed: true }]);
+  assert.deepEqual(bench.told.at(-1), ["lost", 0, { why: "WireError: Truncated", malformed: true }, []]);
 });

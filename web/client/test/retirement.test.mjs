@@ -103,6 +103,22 @@ test("where no further session opens, answers end where they are, and the next q
   peer.close();
 });
 
+test("after answers had come, a second session in a row that brings nothing is the last that is waited for", async () => {
+  const peer = new FakeServer({ deltas: answerOf(seeded(3), 3) });
+  offerWebTransport(peer);
+  routes[route("POST", "v1/chat/completions")] = sseAnswer([" a", " b"]);
+  await readAll(streamChat(insisting()));
+  peer.breaksUnanswered = true;
+  // As many as it takes: each begins by whichever way is ready.
+  const asked = async () => {
+    const before = peer.questions.length;
+    for (let at = 0; at < 100 && peer.questions.length === before; at++) await streamChat({ url: url(), body: question }).finalText();
+    return peer.questions.length - before;
+  };
+  assert.deepEqual([await asked(), await asked(), await asked()], [1, 1, 0]);
+  peer.close();
+});
+
 test("a session that opens and brings nothing is not waited for again", async () => {
   const peer = new FakeServer({ deltas: answerOf(seeded(3), 3), breaksUnanswered: true, createsWritable: true });
   offerWebTransport(peer);

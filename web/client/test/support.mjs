@@ -190,7 +190,7 @@ class FakeTransport {
     this.closed = new Promise((resolve, reject) => Object.assign(this, { resolve, reject }));
     this.closed.catch(() => {});
     if (server.refusesSessions) this.ready = Promise.reject(new Error("no more sessions"));
-    else this.ready = server.mute ? new Promise(() => {}) : this.#handshake();
+    else this.ready = server.mute ? this.closed.then(() => Promise.reject(new Error("closed"))) : this.#handshake();
     this.ready.catch(() => {});
     void this.#acks(up.readable.getReader());
   }

@@ -21,8 +21,8 @@ import {
   showVersion,
   shownPath,
   turnOf,
-  withChoice,
   withMessage,
+  withPreset,
   withoutTurn,
   withoutUnanswered,
 } from "./conversation.js";
@@ -225,7 +225,7 @@ export function continueAnswer(turn: Turn): void {
 
 /** Gives the conversation that is open `preset`, or with `null` what the settings say. */
 export function choosePreset(preset: Preset | null): void {
-  const conversation = withChoice(current.peek(), { preset }, Date.now());
+  const conversation = withPreset(current.peek(), preset, Date.now());
   if (conversation.turns.length > 0) change(conversation);
   else current.value = conversation;
 }
@@ -253,15 +253,21 @@ export function change(conversation: Conversation): void {
 }
 
 export async function save(conversation: Conversation): Promise<void> {
-  const { id, title, updatedAt } = conversation;
-  const others = heads.peek().filter((head) => head.id !== id);
-  heads.value = [{ id, title, updatedAt }, ...others].sort((one, other) => other.updatedAt - one.updatedAt);
+  list(conversation);
   try {
-    const kept = await library?.save(conversation);
-    if (kept && kept !== conversation) takeIn(kept);
+    const kept = await library?.save(conversation, conversation === current.peek());
+    if (!kept || kept === conversation) return;
+    list(kept);
+    takeIn(kept);
   } catch (error) {
     sayFailed(error);
   }
+}
+
+/** Has the list of conversations show `conversation` as it is now. */
+function list({ id, title, updatedAt }: Conversation): void {
+  const others = heads.peek().filter((head) => head.id !== id);
+  heads.value = [{ id, title, updatedAt }, ...others].sort((one, other) => other.updatedAt - one.updatedAt);
 }
 
 /** Says why the browser does not keep conversations, or does not give them back. */

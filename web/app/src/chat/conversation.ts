@@ -57,8 +57,10 @@ export interface Conversation {
   readonly seenFrom: string | null;
   /** What the model is told in place of the page's settings; `null`: those. */
   readonly preset: Preset | null;
-  /** When the user last gave it a title or a preset, Unix ms; 0: never. */
-  readonly chosenAt: number;
+  /** When the user last chose the title, Unix ms; 0: never. */
+  readonly titleAt: number;
+  /** When the user last chose the preset, Unix ms; 0: never. */
+  readonly presetAt: number;
 }
 
 /** What the model is sent. */
@@ -77,20 +79,21 @@ export function newId(): string {
 
 export function newConversation(now: number, preset: Preset | null = null): Conversation {
   const empty = { title: "", turns: [], leaf: null, seenFrom: null };
-  return { id: newId(), ...empty, createdAt: now, updatedAt: now, preset, chosenAt: preset ? now : 0 };
+  return { id: newId(), ...empty, createdAt: now, updatedAt: now, preset, titleAt: 0, presetAt: preset ? now : 0 };
 }
 
 export function turnOf(conversation: Conversation, id: string | null): Turn | null {
   return conversation.turns.find((turn) => turn.id === id) ?? null;
 }
 
-/** With a title or a preset that the user has chosen. */
-export function withChoice(
-  conversation: Conversation,
-  choice: { readonly title: string } | { readonly preset: Preset | null },
-  now: number,
-): Conversation {
-  return { ...conversation, ...choice, updatedAt: now, chosenAt: now };
+/** With a title that the user has chosen. */
+export function withTitle(conversation: Conversation, title: string, now: number): Conversation {
+  return { ...conversation, title, updatedAt: now, titleAt: now };
+}
+
+/** With a preset that the user has chosen. */
+export function withPreset(conversation: Conversation, preset: Preset | null, now: number): Conversation {
+  return { ...conversation, preset, updatedAt: now, presetAt: now };
 }
 
 /** The turns that are shown, first to last. */
@@ -165,22 +168,25 @@ export function fuller(kept: Message, now: Message): Message {
 }
 
 /** Whether an answer has come further at another tab; it may have gone on after it was stopped here. */
-function isFurther(theirs: Message, ours: Message): boolean {
-  const more = extent(theirs) - extent(ours);
-  const isMended = ours.state.is === "failed" && theirs.state.is === "finished";
-  return more > 0 || (more === 0 && (isOpen(ours.state) || isMended));
+function isFurther(theirs: Turn, ours: Turn): boolean {
+  const more = extent(theirs.message) - extent(ours.message);
+  if (more !== 0) return more > 0;
+  const [here, there] = [ours.message.state, theirs.message.state];
+  // The tab that receives an answer knows by what others can read it.
+  if (isOpen(here)) return !isOpen(there) || ours.reference === null;
+  return here.is === "failed" && there.is === "finished";
 }
 
 /**
  * `ours` with what another tab has added to it. An answer is taken as it has come further, and where
  * they have gone on from what is shown here, that is shown. An answer on its way makes its tab's
- * copy the newer one with every token; what the user has chosen therefore has a time of its own.
+ * copy the newer one with every token; each thing that the user chooses therefore has a time of its own.
  */
 export function merged(ours: Conversation, theirs: Conversation): Conversation {
   const others = new Map(theirs.turns.map((turn) => [turn.id, turn]));
   const turns = ours.turns.map((turn) => {
     const other = others.get(turn.id);
-    return other && isFurther(other.message, turn.message) ? other : turn;
+    return other && isFurther(other, turn) ? other : turn;
   });
   const known = new Set(turns.map(({ id }) => id));
   for (const turn of theirs.turns) {
@@ -192,8 +198,13 @@ export function merged(ours: Conversation, theirs: Conversation): Conversation {
   const wentOn = ours.leaf !== null && shownPath({ ...theirs, turns }).some(({ id }) => id === ours.leaf);
   const newer = theirs.updatedAt > ours.updatedAt ? theirs : ours;
   const older = newer === theirs ? ours : theirs;
-  const { title, preset, chosenAt } = older.chosenAt > newer.chosenAt ? older : newer;
-  return { ...newer, title, turns, leaf: wentOn ? theirs.leaf : ours.leaf, preset, chosenAt };
+  const { title, titleAt } = older.titleAt > newer.titleAt ? older : newer;
+  const { preset, presetAt } = older.presetAt > newer.presetAt ? older : newer;
+  const whole = { ...newer, turns, leaf: wentOn ? theirs.leaf : ours.leaf, title, titleAt, preset, presetAt };
+  const shown = shownPath(whole).map(({ id }) => id);
+  // What one tab has left out stays out: no tab takes anything back in.
+  const isOldersLater = older.seenFrom !== null && shown.indexOf(older.seenFrom) > shown.indexOf(newer.seenFrom ?? "");
+  return isOldersLater ? { ...whole, seenFrom: older.seenFrom } : whole;
 }
 
 /** Without the turn `id` and everything below it; what is shown then ends above it, if it was shown. */

@@ -2,7 +2,7 @@
 // (some private windows). Titles are apart from texts, so that the list is quick to load.
 
 import { type DBSchema, type IDBPDatabase, openDB } from "idb";
-import { type Conversation, merged } from "./conversation.js";
+import { type Conversation, merged, newId } from "./conversation.js";
 import { readConversation } from "./read_conversation.js";
 
 /** What the list of conversations shows. */
@@ -18,8 +18,12 @@ export interface Library {
   heads(): Promise<Head[]>;
   load(id: string): Promise<Conversation | null>;
   all(): AsyncIterable<Conversation>;
-  /** Keeps `conversation`, together with what another tab has added since; returns both as one. */
-  save(conversation: Conversation): Promise<Conversation>;
+  /**
+   * Keeps `conversation`, together with what another tab has added since; returns both as one. What
+   * this tab has kept itself is in it only if it is the one that `isShown`: of another one an answer
+   * on its way and its user may have a copy each.
+   */
+  save(conversation: Conversation, isShown?: boolean): Promise<Conversation>;
   remove(id: string): Promise<void>;
   /** Has `hear` know of each conversation that another tab keeps or deletes, and `receives` tell other tabs which answers come to this one. */
   listen(hear: (id: string) => void, receives: (turn: string) => boolean): void;
@@ -38,7 +42,15 @@ const LOST = ["InvalidStateError", "UnknownError", "AbortError"];
 
 interface Schema extends DBSchema {
   heads: { key: string; value: Head; indexes: { updatedAt: number } };
-  bodies: { key: string; value: Conversation };
+  bodies: { key: string; value: Body };
+}
+
+/** A conversation as it is kept, and by what this writing of it is told from others: times may be the same. */
+type Body = Conversation & { readonly version?: string };
+
+/** `null`: it was written when there were no versions. */
+function versionOf(body: Body | undefined): string | null {
+  return typeof body?.version === "string" ? body.version : null;
 }
 
 type Database = IDBPDatabase<Schema>;
@@ -80,20 +92,28 @@ export async function idsWith(search: string, conversations: AsyncIterable<Conve
   return found;
 }
 
-/** Keeps `conversation`, with what another tab has kept since `known`; returns both as one. */
-async function keep(database: Database, conversation: Conversation, known: number | undefined): Promise<Conversation> {
+/** A conversation, and the version as which it is kept. */
+interface Kept {
+  readonly whole: Conversation;
+  readonly version: string;
+}
+
+/** Keeps `conversation` as `version`; together with what another tab has kept since `known`, as another one. */
+async function keep(database: Database, conversation: Conversation, version: string, known?: string | null): Promise<Kept> {
   const writing = database.transaction(["heads", "bodies"], "readwrite");
   const bodies = writing.objectStore("bodies");
-  const kept = readConversation(await bodies.get(conversation.id));
-  const whole = kept !== null && kept.updatedAt !== known ? merged(conversation, kept) : conversation;
-  await Promise.all([writing.objectStore("heads").put(headOf(whole)), bodies.put(whole), writing.done]);
-  return whole;
+  const body = await bodies.get(conversation.id);
+  const before = versionOf(body) === known ? null : readConversation(body);
+  const kept = before === null ? { whole: conversation, version } : { whole: merged(conversation, before), version: newId() };
+  const { whole } = kept;
+  await Promise.all([writing.objectStore("heads").put(headOf(whole)), bodies.put({ ...whole, version: kept.version }), writing.done]);
+  return kept;
 }
 
 class DeviceLibrary implements Library {
   readonly isLasting = true;
-  /** When each conversation was changed last, as far as this tab knows. */
-  readonly #known = new Map<string, number>();
+  /** The version of each conversation that this tab knows. */
+  readonly #known = new Map<string, string | null>();
   readonly #tabs = typeof BroadcastChannel === "undefined" ? null : new BroadcastChannel("loquent:library");
   #hasAsked = false;
   #database: Database;
@@ -130,33 +150,34 @@ class DeviceLibrary implements Library {
   }
 
   async load(id: string): Promise<Conversation | null> {
-    const conversation = await this.#read(id);
-    if (conversation) this.#known.set(id, conversation.updatedAt);
+    const body = await this.#read(id);
+    const conversation = readConversation(body);
+    if (conversation) this.#known.set(id, versionOf(body));
     return conversation;
   }
 
-  async #read(id: string): Promise<Conversation | null> {
-    return readConversation(await this.#use(async (database) => database.get("bodies", id)));
+  #read(id: string): Promise<Body | undefined> {
+    return this.#use(async (database) => database.get("bodies", id));
   }
 
   async *all(): AsyncGenerator<Conversation> {
     const ids = await this.#use(async (database) => database.getAllKeys("bodies"));
     for (const id of ids) {
-      const conversation = await this.#read(id);
+      const conversation = readConversation(await this.#read(id));
       if (conversation) yield conversation;
     }
   }
 
-  async save(conversation: Conversation): Promise<Conversation> {
-    const { id, updatedAt } = conversation;
-    const known = this.#known.get(id);
-    // What this tab keeps next has this in it already, even if it comes before the end of this.
-    this.#known.set(id, updatedAt);
+  async save(conversation: Conversation, isShown = true): Promise<Conversation> {
+    const { id } = conversation;
+    const [version, known] = [newId(), isShown ? this.#known.get(id) : undefined];
+    // What this tab shows has this in it already when it is kept next, even if that comes before the end of this.
+    if (isShown) this.#known.set(id, version);
     this.#askToStay();
-    const whole = await this.#use((database) => keep(database, conversation, known));
-    if (whole !== conversation) this.#known.set(id, whole.updatedAt);
+    const kept = await this.#use((database) => keep(database, conversation, version, known));
+    if (isShown && kept.version !== version) this.#known.set(id, kept.version);
     this.#tabs?.postMessage(id);
-    return whole;
+    return kept.whole;
   }
 
   /** Asks the browser to delete nothing of this when it runs out of room. */

@@ -32,7 +32,9 @@ export function readConversation(value: unknown): Conversation | null {
     leaf: knownId(fields["leaf"]) ?? turns.at(-1)?.id ?? null,
     seenFrom: knownId(fields["seenFrom"]),
     preset: readPreset(fields["preset"]),
-    chosenAt: time(fields["chosenAt"]),
+    // `chosenAt` was the time of both.
+    titleAt: time(fields["titleAt"] ?? fields["chosenAt"]),
+    presetAt: time(fields["presetAt"] ?? fields["chosenAt"]),
   };
 }
 

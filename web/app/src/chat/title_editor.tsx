@@ -4,7 +4,7 @@ import type { VNode } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import { conversationOf, current, save } from "./chats.js";
 import { isComposing } from "./composing.js";
-import { withChoice } from "./conversation.js";
+import { withTitle } from "./conversation.js";
 
 interface TitleEditorProps {
   readonly id: string;
@@ -13,9 +13,11 @@ interface TitleEditorProps {
 }
 
 async function rename(id: string, title: string): Promise<void> {
-  const conversation = await conversationOf(id);
+  const found = await conversationOf(id);
+  // Meanwhile it may have been opened, or have gone on.
+  const conversation = id === current.peek().id ? current.peek() : found;
   if (!conversation || title.trim() === "") return;
-  const renamed = withChoice(conversation, { title: title.trim() }, Date.now());
+  const renamed = withTitle(conversation, title.trim(), Date.now());
   if (id === current.peek().id) current.value = renamed;
   await save(renamed);
 }
