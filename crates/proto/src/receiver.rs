@@ -461,6 +461,22 @@ impl Receiver {
         self.events.push_back(ReceiverEvent::Failed(error));
     }
 
+    /// Takes what arrived in order and was not polled, in order, each with the offset of its end:
+    /// for a driver whose path has ended for good. Of a log that cannot be read, this is what comes
+    /// before the fault.
+    pub fn take_rest(&mut self) -> Vec<(u64, Delta)> {
+        let told = self.events.drain(..).filter_map(|event| match event {
+            ReceiverEvent::Delta { offset, delta } => Some((offset, delta)),
+            _ => None,
+        });
+        let mut rest: Vec<_> = told.chain(self.queue.drain(..)).collect();
+        self.queued_tokens = 0;
+        while let Ok(Some(next)) = self.assembler.poll() {
+            rest.push(next);
+        }
+        rest
+    }
+
     /// Handles the passage of time: shows due deltas, reports a silent sender, ends the lingering.
     pub fn handle_timeout(&mut self, now: Micros) {
         self.catch_up(now);

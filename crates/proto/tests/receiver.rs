@@ -201,6 +201,27 @@ fn d_9_1_gone_an_unreadable_log_and_the_readers_wish_close_it_at_once() {
 }
 
 #[test]
+fn what_is_held_back_is_taken_at_once_where_the_path_has_ended_for_good() {
+    let ends = |rest: &[(u64, Delta)]| rest.iter().map(|(end, _)| *end).collect::<Vec<_>>();
+    let bytes = log(200);
+    let mut receiver = paced(PLAYOUT);
+    deliver(&mut receiver, ms(0), 0, 0, &bytes);
+    let shown = receiver.poll_event();
+    assert!(matches!(shown, Some(ReceiverEvent::Delta { .. })), "{shown:?}");
+    let rest = receiver.take_rest();
+    assert_eq!((rest.len(), rest.last()), (200, Some(&(bytes.len() as u64, Delta::Done))));
+    assert!(ends(&rest).is_sorted());
+    assert_eq!((receiver.take_rest(), receiver.poll_event()), (Vec::new(), None));
+
+    // Of a log that turns out to be unreadable, what comes before the fault.
+    let mut receiver = paced(PLAYOUT);
+    let whole = log(10);
+    let broken = [&whole[..whole.len() - 1], &[0xff; 40]].concat();
+    deliver(&mut receiver, ms(0), 0, 0, &broken);
+    assert!(receiver.take_rest().len() >= 10);
+}
+
+#[test]
 fn d_9_2_news_is_acknowledged_at_once_and_anything_else_100_ms_after_the_last_ack() {
     let (mut receiver, bytes) = (one_shown(ms(0)), log(3));
     deliver(&mut receiver, ms(10), 1, 6, &bytes[6..9]);

@@ -188,7 +188,8 @@ impl Driver {
                 Ok(Some(found)) => found,
                 Ok(None) => return self.cancel(None).await,
                 Err(error) => {
-                    let _ = self.state.items.send(AnswerItem::End(Err(error))).await;
+                    let end = self.state.deliver_rest().await.unwrap_or(Err(error));
+                    let _ = self.state.items.send(AnswerItem::End(end)).await;
                     return;
                 }
             };
@@ -260,9 +261,10 @@ impl Driver {
 
     /// Reports the end of the answer to the reader, and confirms to the server that everything
     /// arrived, if it did. A path of which nothing more is wanted ends (S-4.5).
-    async fn finish(self, path: AnswerPath, end: Result<(), ClientError>) {
+    async fn finish(mut self, path: AnswerPath, end: Result<(), ClientError>) {
         let unreadable = matches!(end, Err(ClientError::Malformed(_)));
         let has_last_record = matches!(end, Ok(()) | Err(ClientError::Stream(_)));
+        let end = self.state.deliver_rest().await.unwrap_or(end);
         let AnswerState { connections, items, mut receiver, .. } = self.state;
         let _ = items.send(AnswerItem::End(end)).await;
         drop(items);

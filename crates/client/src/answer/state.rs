@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use loquent_proto::{AnswerHandle, Delta, Receiver};
+use loquent_proto::{AnswerHandle, Delta, Position, Receiver};
 use tokio::sync::mpsc;
 
 use super::reader::{AnswerItem, AnswerStatus};
@@ -101,6 +101,29 @@ impl AnswerState {
         let content = Content::Record(delta);
         self.deliver(AnswerItem::Step(Step { offset, seen, content }));
         None
+    }
+
+    /// Delivers what had come over the paths that are lost and waited to be shown, as no other path
+    /// brings it. Returns how the answer ends if its last record was among that.
+    pub(super) async fn deliver_rest(&mut self) -> Option<Result<(), ClientError>> {
+        let rest = self.receiver.as_mut().map(Receiver::take_rest).unwrap_or_default();
+        let mut end = None;
+        for (offset, delta) in rest {
+            end = match &delta {
+                Delta::Done => Some(Ok(())),
+                Delta::Error { message, .. } => Some(Err(ClientError::Stream(message.clone()))),
+                _ => None,
+            };
+            let position = Position { epoch: self.epoch, offset };
+            if let Some(PathOutcome::Failed(error)) = self.deliver_record(position.number(), delta)
+            {
+                return Some(Err(error));
+            }
+        }
+        while let Some(item) = self.waiting.pop_front() {
+            let _ = self.items.send(item).await;
+        }
+        end
     }
 
     /// Delivers a chunk that ends at position number `offset`.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use http::Method;
 use loquent_client::{Answer, Asked, Client, ClientError, Config, Request, Transport};
-use loquent_proto::Delta;
+use loquent_proto::{Delta, Micros, Playout};
 use relay::{NetworkConditions, Relay};
 use stand_in::{Fault, Says, Seen, StandIn};
 use tokio::sync::Notify;
@@ -377,6 +377,19 @@ async fn a_reset_says_whether_to_come_back() {
             assert_eq!(whole.text, expected.concat(), "code {code}");
         }
     }
+}
+
+#[tokio::test]
+async fn what_waits_to_be_shown_is_told_before_the_error_that_ends_the_answer() {
+    const CAME: usize = 20;
+    let expected = pieces(60);
+    let server = StandIn::start(&expected, GAP, Fault::ResetAfter(2 * CAME, 5)).await;
+    let mut config = config(&server);
+    config.receiver.playout = Playout { buffer: Micros::from_ms(2_000), max_tokens_per_s: Some(20) };
+    let (whole, _) = whole(&Client::new(config).unwrap()).await;
+    assert_eq!((whole.end, whole.dones), (Some(ClientError::Gone), 0));
+    assert!(expected.concat().starts_with(&whole.text));
+    assert!(whole.text.len() >= expected[..CAME].concat().len(), "{:?}", whole.text);
 }
 
 #[tokio::test]
