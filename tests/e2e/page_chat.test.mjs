@@ -1,88 +1,19 @@
-// The chat page in Chromium: what somebody does with it on a good day, and on a bad one.
+// The chat page in Chromium: what it offers.
 import assert from "node:assert/strict";
 import { mkdtempSync, rmSync } from "node:fs";
-import { createServer as createHttpServer } from "node:http";
-import { connect, createServer } from "node:net";
+import { createServer } from "node:http";
 import { once } from "node:events";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
 import { LAN_NAME, assertAccessible, chromiumPath, launch, open } from "./chromium.mjs";
-import { announced, ready, run, serve } from "./server.mjs";
-import { gate, standIn } from "./stand_in.mjs";
+import { answers, ask, ends, finished, greedy, keptAnswerOf, shown, start, written } from "./chat_page.mjs";
+import { announced, run } from "./server.mjs";
 
 const STORY = "Tell me a long story.";
 
 let browser;
 let url;
-
-/** What has to end with the tests: processes, servers, relays. */
-const ends = [];
-
-/** A server with `args`, ready. */
-async function start(...args) {
-  const started = await serve(...args);
-  ends.push(() => started.server.kill());
-  await ready(started.url);
-  return started;
-}
-
-/** Asks `question`, and returns the last answer. */
-async function ask(page, question) {
-  await page.fill("#prompt", question);
-  await page.press("#prompt", "Enter");
-  return page.locator("article.assistant").last();
-}
-
-/** The text of the last answer. */
-async function answerOf(page) {
-  return (await page.locator("article.assistant .text").last().textContent()).trim();
-}
-
-/** The answer of a conversation that is opened again, which shows its turns before their text, and the last words last. */
-async function keptAnswerOf(page) {
-  await page.locator("article.assistant[aria-busy=false] .text").last().filter({ hasText: /\S/ }).waitFor();
-  return answerOf(page);
-}
-
-/** Waits until the last answer is `text`. */
-function answers(page, text) {
-  const isShown = (text) => [...document.querySelectorAll("article.assistant .text")].at(-1)?.textContent.trim() === text;
-  return page.waitForFunction(isShown, text);
-}
-
-/** Waits until the page's database holds `text`: what is written when a page is left may be lost. */
-async function written(page, text) {
-  // Not by `waitForFunction`, which takes the promise of an answer for the answer.
-  const isThere = async (text) => {
-    const asked = (request) => new Promise((done) => (request.onsuccess = () => done(request.result)));
-    const database = await asked(indexedDB.open("loquent"));
-    const bodies = await asked(database.transaction("bodies").objectStore("bodies").getAll());
-    database.close();
-    return JSON.stringify(bodies).includes(JSON.stringify(text).slice(1, -1));
-  };
-  const limit = Date.now() + 30_000;
-  while (!(await page.evaluate(isThere, text))) {
-    assert.ok(Date.now() < limit, `the database has no ${JSON.stringify(text)}`);
-    await page.waitForTimeout(20);
-  }
-}
-
-/** Waits for the end of what is being answered: the button to send stands there also before the answer begins. */
-async function finished(page) {
-  await page.waitForFunction(() => {
-    const answer = [...document.querySelectorAll("article.assistant[aria-busy=false]")].at(-1);
-    return answer && (answer.classList.contains("failed") || answer.querySelector(".text").textContent.trim() !== "");
-  });
-  await page.locator("#send").waitFor();
-  return answerOf(page);
-}
-
-/** Waits until more than `count` characters of the last answer are there. */
-function shown(page, count) {
-  const isThere = (count) => ([...document.querySelectorAll("article.assistant .text")].at(-1)?.textContent.length ?? 0) > count;
-  return page.waitForFunction(isThere, count);
-}
 
 /** A PDF of one page, which `contents` draw. */
 function pdfOf(contents) {
@@ -113,8 +44,6 @@ async function pictureOf(page, width, height) {
   };
   return Buffer.from(await page.evaluate(draw, [width, height]), "latin1");
 }
-
-const greedy = { parameters: { temperature: 0 } };
 
 describe("the chat page", { skip: chromiumPath() === null && "no Chromium is installed" }, () => {
   before(async () => {
@@ -161,95 +90,6 @@ describe("the chat page", { skip: chromiumPath() === null && "no Chromium is ins
     assert.equal(await page.evaluate(() => JSON.parse(sessionStorage.getItem("loquent:settings")).readingPace), false);
   });
 
-  test("two tabs on one conversation show and keep what each of them asks", async () => {
-    const page = await open(browser, url, { settings: greedy });
-    await ask(page, "What is TTFT?");
-    await finished(page);
-    const other = await page.context().newPage();
-    await other.goto(url);
-    await other.click(".history .title");
-    await keptAnswerOf(other);
-    await ask(other, "What is token streaming?");
-    const second = await finished(other);
-    await page.locator("article.assistant").nth(1).filter({ hasText: second.slice(0, 40) }).waitFor();
-    await ask(page, "What is a KV cache?");
-    await finished(page);
-    await other.locator("article.user").nth(2).filter({ hasText: "What is a KV cache?" }).waitFor();
-    assert.deepEqual(page.problems, []);
-  });
-
-  test("what goes on in one tab, and its new title, are not undone by what another tab asks", async () => {
-    const { url } = await start("--simulate", "40");
-    const page = await open(browser, url, { settings: { parameters: { temperature: 0, max_tokens: 100 } } });
-    await ask(page, "Go on for ever.");
-    await shown(page, 60);
-    await page.keyboard.press("Escape");
-    const stopped = await finished(page);
-    await written(page, stopped.slice(-20));
-    const other = await page.context().newPage();
-    await other.goto(url);
-    await other.click(".history .title");
-    await answers(other, stopped);
-    await page.getByRole("button", { name: "Continue" }).click();
-    await shown(page, stopped.length + 60);
-    const whole = await finished(page);
-    await answers(other, whole);
-    await page.locator(".history li").hover();
-    await page.getByLabel("Rename").click();
-    await page.fill(".history [aria-label=Title]", "For ever");
-    await page.press(".history [aria-label=Title]", "Enter");
-    // The list has it some milliseconds before the conversation. The old title has the words too, in other letters.
-    await other.locator("h1").filter({ hasText: /^For ever$/ }).waitFor({ state: "attached" });
-    await ask(other, "And now?");
-    await finished(other);
-    await page.reload();
-    await page.locator("article.assistant.finished").nth(1).waitFor();
-    await page.waitForFunction((whole) => document.querySelector("article.assistant .text")?.textContent.trim() === whole, whole);
-    assert.equal(await page.locator(".history .title").textContent(), "For ever");
-    assert.deepEqual(page.problems, []);
-  });
-
-  test("an answer that another tab waits for is not taken for lost", async () => {
-    const begins = gate();
-    const upstream = await standIn({ "Wait.": [begins.step, { content: "It came." }] });
-    ends.push(upstream.close);
-    const { url } = await start("--upstream", upstream.url);
-    const page = await open(browser, url, { settings: { delivery: "sse" } });
-    await page.locator(".dot.ready").waitFor();
-    await ask(page, "Wait.");
-    await written(page, "Wait.");
-    const other = await page.context().newPage();
-    await other.goto(url);
-    await other.click(".history .title");
-    await other.locator("article.assistant").waitFor();
-    // Longer than it waits for a word of the first tab.
-    await other.waitForTimeout(1_500);
-    assert.equal(await other.locator("article.failed").count(), 0);
-    begins.open();
-    await Promise.all([answers(page, "It came."), answers(other, "It came.")]);
-    assert.deepEqual(page.problems, []);
-  });
-
-  test("an answer that the server has forgotten stays as far as it was kept", async () => {
-    const { url } = await start("--simulate", "40");
-    const page = await open(browser, url, { settings: { delivery: "sse", parameters: { temperature: 0, max_tokens: 400 } } });
-    await ask(page, "Go on for ever.");
-    await shown(page, 60);
-    const begun = (await answerOf(page)).slice(0, 20);
-    await written(page, begun);
-    const other = await page.context().newPage();
-    await page.close();
-    await other.route("**/v1/streams/**", (route) => route.fulfill({ status: 404, json: { error: { message: "unknown" } } }));
-    await other.goto(url);
-    await other.click(".history .title");
-    await other.locator("article.failed").getByText("not kept any more").waitFor();
-    const kept = await keptAnswerOf(other);
-    assert.ok(kept.startsWith(begun), kept);
-    await written(other, "not kept any more");
-    await other.reload();
-    assert.equal(await keptAnswerOf(other), kept);
-  });
-
   test("the Enter that ends an input method's composition sends nothing, and ends no new title", async () => {
     const page = await open(browser, url, { settings: greedy });
     const enter = (where, keyCode) => page.dispatchEvent(where, "keydown", { key: "Enter", keyCode, bubbles: true, cancelable: true });
@@ -281,36 +121,6 @@ describe("the chat page", { skip: chromiumPath() === null && "no Chromium is ins
     await ask(page, "What is TTFT?");
     assert.ok((await finished(page)).length > 0);
     assert.equal(await page.getByText("Conversations are kept here").count(), 0);
-    assert.deepEqual(page.problems, []);
-  });
-
-  test("stops when told, and keeps what came", async () => {
-    const { url } = await start("--simulate", "40");
-    const page = await open(browser, url);
-    await ask(page, "Go on for ever.");
-    await shown(page, 20);
-    await page.keyboard.press("Escape");
-    const stopped = await finished(page);
-    assert.ok(stopped.length > 20);
-    await written(page, stopped.slice(-20));
-    await page.reload();
-    assert.equal(await keptAnswerOf(page), stopped);
-  });
-
-  test("goes on with a stopped answer where it ends, also after a reload", async () => {
-    const { url } = await start("--simulate", "40");
-    const page = await open(browser, url, { settings: { parameters: { temperature: 0, max_tokens: 100 } } });
-    await ask(page, "Go on for ever.");
-    await shown(page, 60);
-    await page.keyboard.press("Escape");
-    const stopped = await finished(page);
-    await page.getByRole("button", { name: "Continue" }).click();
-    await shown(page, stopped.length + 60);
-    await page.reload();
-    await page.locator("article.assistant.finished").waitFor();
-    const whole = await keptAnswerOf(page);
-    assert.ok(whole.startsWith(stopped) && whole.length > stopped.length + 100, `${stopped} | ${whole}`);
-    assert.equal(await page.locator("article").count(), 2, "it is the same answer");
     assert.deepEqual(page.problems, []);
   });
 
@@ -358,65 +168,6 @@ describe("the chat page", { skip: chromiumPath() === null && "no Chromium is ins
     await page.locator(".turn.assistant").getByText("2/2").waitFor();
     assert.equal(await finished(page), first, "at temperature 0 it is the same answer");
     assert.deepEqual(page.problems, []);
-  });
-
-  test("goes on after a reload in the middle of an answer", async () => {
-    const { url } = await start("--simulate", "40");
-    const page = await open(browser, url, { settings: { parameters: { temperature: 0, max_tokens: 160 } } });
-    await ask(page, "Tell me something long.");
-    await shown(page, 100);
-    await page.reload();
-    await page.locator("article.assistant.finished").waitFor();
-    const answer = await keptAnswerOf(page);
-    await page.reload();
-    assert.equal(await keptAnswerOf(page), answer);
-    // At its end.
-    await page.waitForFunction(() => scrollY + innerHeight >= document.documentElement.scrollHeight - 1);
-    assert.deepEqual(page.problems, []);
-  });
-
-  test("goes on after a lost connection", async () => {
-    const { url } = await start("--simulate", "30");
-    const relay = await startRelay(new URL(url).port);
-    const page = await open(browser, relay.url, { settings: { delivery: "sse", parameters: { temperature: 0, max_tokens: 120 } } });
-    await ask(page, "Does it survive?");
-    await shown(page, 60);
-    relay.cut();
-    await page.locator("article.assistant.paused").waitFor();
-    relay.mend();
-    const answer = await finished(page);
-    const clean = await open(browser, url, { settings: { parameters: { temperature: 0, max_tokens: 120 } } });
-    await ask(clean, "Does it survive?");
-    assert.equal(await finished(clean), answer);
-  });
-
-  test("says so when the server is gone", async () => {
-    const { server, url } = await start("--simulate", "30");
-    const page = await open(browser, url);
-    await page.locator(".dot.ready").waitFor();
-    server.kill();
-    await page.getByText("the server does not answer").waitFor();
-    await page.locator("#transport.gone").waitFor();
-  });
-
-  test("is continued on a second device", async () => {
-    const { url } = await start("--simulate", "30");
-    const page = await open(browser, url, { settings: { parameters: { max_tokens: 200 } } });
-    await ask(page, "Who else reads this?");
-    await shown(page, 60);
-    await page.click("#device");
-    const link = await page.locator(".device pre").textContent();
-    assert.ok(new URL(link).search === "" && link.includes("#answer="), "the token is in the fragment alone");
-    await page.getByText("which on another device means that device").waitFor();
-    assert.equal(await page.locator(".qr").count(), 0, "no code for an address that is another machine elsewhere");
-    await page.keyboard.press("Escape");
-    const phone = await open(browser, link, { viewport: { width: 390, height: 844 }, hasTouch: true });
-    await shown(phone, 60);
-    assert.ok(!phone.url().includes("#"), "no history keeps the token");
-    const [here, there] = await Promise.all([finished(page), finished(phone)]);
-    assert.equal(there, here);
-    assert.ok(here.length > 200);
-    assert.deepEqual([...page.problems, ...phone.problems], []);
   });
 
   test("shows a QR code where other devices can open the link, and why they read an event stream", async () => {
@@ -725,33 +476,10 @@ describe("the chat page", { skip: chromiumPath() === null && "no Chromium is ins
   });
 });
 
-/** A relay to `port` of this machine that can be cut. */
-async function startRelay(port) {
-  const sockets = new Set();
-  let isCut = false;
-  const server = createServer((socket) => {
-    if (isCut) return socket.destroy();
-    const onward = connect(port, "127.0.0.1");
-    for (const one of [socket, onward]) {
-      sockets.add(one);
-      one.on("error", () => {});
-      one.on("close", () => (socket.destroy(), onward.destroy(), sockets.delete(one)));
-    }
-    socket.pipe(onward).pipe(socket);
-  });
-  await once(server.listen(0, "127.0.0.1"), "listening");
-  const cut = () => {
-    isCut = true;
-    for (const socket of sockets) socket.destroy();
-  };
-  ends.push(() => (cut(), server.close()));
-  return { url: `http://127.0.0.1:${server.address().port}`, cut, mend: () => (isCut = false) };
-}
-
 /** An upstream server that insists on a model, refuses "refuse", and never answers "hang". */
 async function startUpstream() {
   const requests = [];
-  const server = createHttpServer((request, response) => {
+  const server = createServer((request, response) => {
     let body = "";
     request.on("data", (data) => (body += data));
     request.on("end", () => answerAs(request, response, body, requests));

@@ -28,6 +28,12 @@ test("what is exported can be imported", async () => {
   assert.deepEqual(await exportFiles([]), { files: [], leftOut: [] });
 });
 
+test("times that are still to come count as now", async () => {
+  const ahead = Date.now() + 3_600_000;
+  const [one] = importText(await exported({ ...sample(), updatedAt: ahead, titleAt: ahead, presetAt: ahead }));
+  for (const at of [one.updatedAt, one.titleAt, one.presetAt]) assert.ok(at > 3 && at <= Date.now(), `${at}`);
+});
+
 /** A conversation with `count` pictures, each as large as the page makes them. */
 function album(count) {
   const [question, answer] = sample().turns;

@@ -72,7 +72,15 @@ export function importText(text: string): Conversation[] {
   if (file?.format !== FORMAT) throw new Error("This is no file of conversations that this page has exported.");
   if (file.version !== 1) throw new Error("This file comes from a newer version of this page.");
   const listed: readonly unknown[] = Array.isArray(file.conversations) ? file.conversations : [];
-  const found = listed.slice(0, MAX_CONVERSATIONS).flatMap((one) => readConversation(one) ?? []);
+  const read = listed.slice(0, MAX_CONVERSATIONS).flatMap((one) => readConversation(one) ?? []);
+  // A clock that was ahead of this one would have everything that is chosen here from now on lose.
+  const now = Date.now();
+  const found = read.map((one) => ({
+    ...one,
+    updatedAt: Math.min(one.updatedAt, now),
+    titleAt: Math.min(one.titleAt, now),
+    presetAt: Math.min(one.presetAt, now),
+  }));
   if (found.length === 0) throw new Error("There is no conversation in this file.");
   return found;
 }
