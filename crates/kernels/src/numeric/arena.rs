@@ -185,7 +185,8 @@ impl Arena {
         op.floats()
     }
 
-    fn run_own(
+    /// Computes `op` on our kernels, and nothing else.
+    pub(super) fn run_own(
         &self,
         op: ArenaTensor<'_>,
         isa: Isa,

@@ -1,5 +1,6 @@
 //! Measures products by our kernels and by llama.cpp's, in its own repacked layout if it has one:
-//! run by hand. `ISA` and `FORMAT`, ggml's number, choose some; `THREADS` are 1 unless it is set.
+//! run by hand. `ISA` and `FORMAT`, ggml's number, choose some; `THREADS` are 1 unless it is set, and
+//! `ROWS` of activations are 1 and 16.
 //!
 //! `cargo test -p loquent-kernels --lib numeric::speed --release -- --ignored --nocapture`
 
@@ -12,8 +13,8 @@ use super::{Isa, noise, quantised, sys};
 
 /// Elements of a row.
 const INNER: usize = 2048;
-/// Rows of all weights: more than caches hold.
-const WEIGHT_ROWS: usize = 98_304;
+/// Rows of all weights, unless `WEIGHTS` are set: more than caches hold.
+const WEIGHT_ROWS: &str = "98304";
 /// Number of experts that share them, and number that a token uses.
 const EXPERTS: (usize, usize) = (128, 8);
 /// Number of times that each side computes: the shortest time counts.
@@ -40,13 +41,13 @@ impl SpeedWeights {
     /// Creates weights in the layout of `side`; for llama.cpp, its repacked one if it has one.
     fn new(format: sys::ggml_type, experts: usize, side: KernelSide) -> Self {
         let (row, _) = quantised(format, &noise(1, INNER), INNER);
-        let bytes = row.repeat(WEIGHT_ROWS);
+        let bytes = row.repeat(weight_rows());
         let room = sys::ggml_init_params {
             mem_size: 1 << 16,
             mem_buffer: ptr::null_mut(),
             no_alloc: true,
         };
-        let shape = [INNER as i64, (WEIGHT_ROWS / experts) as i64, experts as i64, 1];
+        let shape = [INNER as i64, (weight_rows() / experts) as i64, experts as i64, 1];
         // SAFETY: a context with one tensor, whose memory is a buffer of the back end's.
         unsafe {
             let context = sys::ggml_init(room);
@@ -127,21 +128,31 @@ fn repacked() -> Option<sys::ggml_backend_buffer_type_t> {
 
 /// Shortest time of a product.
 fn shortest(weights: &SpeedWeights, side: KernelSide, experts: usize, tokens: usize) -> Duration {
+    let arena = Arena::new();
+    let op = weights.product(&arena, experts, tokens);
     let time = |_| {
-        let arena = Arena::new();
-        let op = weights.product(&arena, experts, tokens);
         let began = Instant::now();
         match side {
-            KernelSide::Llama => arena.run(op, threads(), ptr::null_mut()),
-            own => drop(arena.compute(op, own, threads())),
+            KernelSide::Own(isa) => arena.run_own(op, isa, None, threads()),
+            _ => arena.run(op, threads(), ptr::null_mut()),
         }
         began.elapsed()
     };
     (0..ROUNDS).map(time).min().expect("some rounds")
 }
 
+fn weight_rows() -> usize {
+    numbers("WEIGHTS", WEIGHT_ROWS)[0]
+}
+
 fn threads() -> usize {
-    std::env::var("THREADS").map_or(1, |threads| threads.parse().expect("a number"))
+    numbers("THREADS", "1")[0]
+}
+
+/// Returns the numbers of the variable `name`, or of `otherwise`.
+fn numbers(name: &str, otherwise: &str) -> Vec<usize> {
+    let text = std::env::var(name).unwrap_or_else(|_| otherwise.to_owned());
+    text.split(',').map(|number| number.parse().expect("numbers, divided by commas")).collect()
 }
 
 #[test]
@@ -164,7 +175,7 @@ fn products_beside_llama_cpps() {
             let plain = || SpeedWeights::new(format, experts, KernelSide::Own(isa));
             let own = llama.is_repacked().then(plain);
             let own = own.as_ref().unwrap_or(&llama);
-            for tokens in [1, 16] {
+            for tokens in numbers("ROWS", "1,16") {
                 let [mine, theirs] = [(own, KernelSide::Own(isa)), (&llama, KernelSide::Llama)]
                     .map(|(w, side)| shortest(w, side, experts, tokens).as_secs_f64() * 1e3);
                 let what = if experts == 1 { "one" } else { "experts" };
