@@ -1,6 +1,6 @@
 //! Measures products by our kernels and by llama.cpp's, in its own repacked layout if it has one:
-//! run by hand. `ISA` and `FORMAT`, ggml's number, choose some; `THREADS` are 1 unless it is set, and
-//! `ROWS` of activations are 1 and 16.
+//! run by hand. `ISA` and `FORMAT`, ggml's number, choose some; `THREADS` are 1 unless it is set,
+//! and `ROWS` of activations are 1 and 16.
 //!
 //! `cargo test -p loquent-kernels --lib numeric::speed --release -- --ignored --nocapture`
 
