@@ -60,8 +60,9 @@ export async function written(page, text) {
 /** Waits for the end of what is being answered: the button to send stands there also before the answer begins. */
 export async function finished(page) {
   await page.waitForFunction(() => {
-    const answer = [...document.querySelectorAll("article.assistant[aria-busy=false]")].at(-1);
-    return answer && (answer.classList.contains("failed") || answer.querySelector(".text").textContent.trim() !== "");
+    const answer = [...document.querySelectorAll("article.assistant")].at(-1);
+    if (answer?.ariaBusy !== "false") return false;
+    return answer.classList.contains("failed") || answer.querySelector(".text").textContent.trim() !== "";
   });
   await page.locator("#send").waitFor();
   return answerOf(page);

@@ -261,7 +261,9 @@ describe("a message", { skip: chromiumPath() === null && "no Chromium is install
       const links = await page.locator("article.assistant a").evaluateAll((links) => links.map((link) => link.href));
       for (const href of links) assert.match(href, /^https:\/\/example\.org/);
       assert.deepEqual(foreign, []);
-      assert.deepEqual(page.problems, []);
+      // The event stream of an answer that failed never ends cleanly, and the browser may say so.
+      const isBrokenOff = (problem) => question === "hostile errors" && problem.includes("ERR_INCOMPLETE_CHUNKED_ENCODING");
+      assert.deepEqual(page.problems.filter((problem) => !isBrokenOff(problem)), []);
     });
   }
 
