@@ -117,7 +117,8 @@ impl AnswerState {
             let position = Position { epoch: self.epoch, offset };
             if let Some(PathOutcome::Failed(error)) = self.deliver_record(position.number(), delta)
             {
-                return Some(Err(error));
+                end = Some(Err(error));
+                break;
             }
         }
         while let Some(item) = self.waiting.pop_front() {
