@@ -68,8 +68,8 @@ const PROBES_BY_STREAM = 2;
 /** Longest refusal that is read, bytes. */
 const MAX_REFUSAL_BYTES = 64 * 1024;
 
-/** How long a server may take to begin, ms, before another way is tried. */
-const ANSWER_WITHIN_MS = 10_000;
+/** How long nothing may come on the stream before an answer begins, ms, until another way is tried (S-4.12). */
+const SILENT_FOR_MS = 10_000;
 
 /** A silent path that stays so for this much longer, ms, is given up (S-4.10). */
 const GIVE_UP_AFTER_MS = 1_000;
@@ -208,8 +208,14 @@ export class DatagramAnswer {
       ended: false,
     };
     this.#path = path;
-    this.#timer = setTimeout(() => this.#lose(path, "the server does not begin"), ANSWER_WITHIN_MS);
+    this.#awaitSign(path);
     return path;
+  }
+
+  /** Gives the server time to begin, or to say that it is there. */
+  #awaitSign(path: Path): void {
+    if (this.#timer !== null) clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.#lose(path, "the server does not begin"), SILENT_FOR_MS);
   }
 
   /** Leaves the path; unless `reason` says so, its reset is no cancellation (S-4.5). */
@@ -268,6 +274,7 @@ export class DatagramAnswer {
     try {
       for (let next = await reader.read(); !next.done; next = await reader.read()) {
         path.connection.spend(next.value.length);
+        if (path === this.#path && this.#state.is === "asking") this.#awaitSign(path);
         for (const message of messages.push(next.value)) this.#handleMessage(path, message);
         if (path !== this.#path) return void reader.cancel().catch(() => {});
       }

@@ -102,6 +102,22 @@ test("frames that mean nothing here begin no answer", async () => {
   assert.deepEqual(bench.told, [refused, ["over"]]);
 });
 
+test("a server that computes for minutes keeps its question by signs of life, and loses it without them", async () => {
+  const sign = async () => {
+    bench.server.enqueue(Uint8Array.of(89, 0)); // a type that is skipped
+    await settled();
+  };
+  for (let waited = 0; waited < 60_000; waited += 4_000) {
+    await bench.pass(4_000);
+    await sign();
+  }
+  assert.deepEqual(bench.told, []);
+  await bench.pass(9_000);
+  assert.deepEqual(bench.told, []);
+  await bench.pass(1_000);
+  assert.deepEqual(bench.told, [["lost", 0, { why: "the server does not begin", malformed: false }, []]]);
+});
+
 test("an ANSWER that the whole answer has overtaken still names it", async () => {
   bench.receive(data(0, log.length));
   await begin();

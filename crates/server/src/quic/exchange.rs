@@ -46,6 +46,8 @@ const MAX_FRAME_BYTES: usize = 1200;
 /// Time limit for a client that has stopped reading to say, on its own side of the QUIC stream,
 /// that it cancels: its reset may come a lost packet later.
 const LAST_WORD_LIMIT: Duration = Duration::from_secs(1);
+/// Time between two signs of life while there is nothing to answer yet (S-4.12).
+const LIFE_EVERY: Duration = Duration::from_secs(4);
 /// One in this many answers carries elements that its client must skip (S-2.7).
 const GREASED_EVERY: u64 = 4;
 
@@ -313,10 +315,18 @@ impl Exchange {
             let request = ResumableRequest { request, arrived, idempotent };
             start(&app, request, id, path).await
         };
-        let kept = tokio::select! {
-            kept = kept => kept,
-            // An upstream may compute for long before it responds.
-            cancelled = self.messages.cancelled() => return Err(cancelled.into()),
+        tokio::pin!(kept);
+        let mut is_read = true;
+        let kept = loop {
+            tokio::select! {
+                kept = &mut kept => break kept,
+                // An upstream may compute for long before it responds.
+                cancelled = self.messages.cancelled() => return Err(cancelled.into()),
+                () = tokio::time::sleep(LIFE_EVERY), if is_read => {
+                    // A client that is gone may come back for its answer by another path.
+                    is_read = self.show_life().await.is_ok();
+                }
+            }
         };
         match kept {
             Ok(JoinedAnswer { handle, epoch, commands, ignored, announcement }) => {
@@ -331,6 +341,13 @@ impl Exchange {
             }
             Err(error) => self.refuse(&head, error, Some(&identity)).await,
         }
+    }
+
+    /// Sends a message that the client skips: a page sees by nothing else that its path works.
+    async fn show_life(&mut self) -> Result<(), Broken> {
+        let mut message = Vec::new();
+        grease::put_message(rand::random(), &mut message);
+        self.write_all(&message).await
     }
 
     /// Waits until other replicas can find an answer that has begun. If its client cancels

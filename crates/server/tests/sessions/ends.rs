@@ -105,6 +105,27 @@ async fn a_request_is_cancelled_before_its_answer_begins() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_whose_answer_takes_long_to_begin_hears_that_its_path_works() {
+    let mut upstream = StandIn::start(Act::Slowly(Vec::new(), Duration::ZERO)).await;
+    let url = upstream.url.clone();
+    let server = start(Setup { upstream: Some(url), ..Setup::default() }).await;
+    let (_endpoint, connection) = connect(&server).await;
+    let mut stream = Stream::open(&connection).await;
+    stream.say(MessageKind::Request, ask_head(1, json!({})).as_bytes()).await;
+    stream.say(MessageKind::Body, chat(5, json!({"model": UPSTREAM_MODEL})).as_bytes()).await;
+    stream.say(MessageKind::Body, b"").await;
+    // Within the 10 s after which a page takes its path for lost, and again (S-4.12).
+    for _ in 0..2 {
+        let heard = tokio::time::timeout(Duration::from_secs(8), stream.bytes()).await;
+        assert!(heard.expect("a sign of life") > 0);
+    }
+    stream.send.reset(Code::Cancelled.number()).unwrap();
+    tokio::time::timeout(PATIENCE, upstream.left.recv()).await.expect("cancelled").unwrap();
+    // What came before was to be skipped.
+    assert_eq!(stream.hear().await, Said::Reset(Code::Stopped));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_is_cancelled_while_the_store_keeps_its_answer_waiting() {
     let Some(redis) = RedisServer::start() else { return };
     let location = StoreLocation::Shared(SharedAddress::parse(&redis.url()).unwrap());

@@ -430,6 +430,13 @@ impl Stream {
         code.map(|number| Code::of(number.into()))
     }
 
+    /// The next bytes, whatever they say.
+    pub async fn bytes(&mut self) -> usize {
+        let chunk = self.recv.read_chunk(65_536, true).await.unwrap().unwrap();
+        self.buffer.extend_from_slice(&chunk.bytes);
+        chunk.bytes.len()
+    }
+
     /// The next message, or how the stream ended. A response is gathered with its body.
     pub async fn hear(&mut self) -> Said {
         let mut response = None;
