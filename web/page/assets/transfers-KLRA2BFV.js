@@ -1,4 +1,4 @@
-import{Q as u,T as p,k as c,o as a,r as f}from"./chunk-42AIVMUR.js";import"./chunk-4LF74AUE.js";import"./chunk-KHEEUZC5.js";import"./chunk-J3TXAQ4B.js";import"./chunk-3O73BRCY.js";import"./chunk-FVHBRY3X.js";import"./chunk-BWZWJJRS.js";import"./chunk-E3BQTMXS.js";import"./chunk-CEAMIZB5.js";import"./chunk-D7T4XN55.js";var d="loquent-conversations",l=128<<20,m=2e3,A=32<<20,[h,T,v]=[`{"format":"${d}","version":1,"conversations":[
+import{Q as u,T as p,k as c,o as a,r as f}from"./chunk-YWNH7JAU.js";import"./chunk-TGULPLI2.js";import"./chunk-KHEEUZC5.js";import"./chunk-J3TXAQ4B.js";import"./chunk-3O73BRCY.js";import"./chunk-FVHBRY3X.js";import"./chunk-BWZWJJRS.js";import"./chunk-E3BQTMXS.js";import"./chunk-CEAMIZB5.js";import"./chunk-D7T4XN55.js";var d="loquent-conversations",l=128<<20,m=2e3,A=32<<20,[h,T,v]=[`{"format":"${d}","version":1,"conversations":[
 `,`,
 `,`
 ]}

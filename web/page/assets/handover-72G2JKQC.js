@@ -1,0 +1,1 @@
+import{a,b,c}from"./chunk-SG3Y3UIA.js";import"./chunk-YWNH7JAU.js";import"./chunk-TGULPLI2.js";import"./chunk-KHEEUZC5.js";import"./chunk-J3TXAQ4B.js";import"./chunk-3O73BRCY.js";import"./chunk-FVHBRY3X.js";import"./chunk-BWZWJJRS.js";import"./chunk-E3BQTMXS.js";import"./chunk-CEAMIZB5.js";import"./chunk-D7T4XN55.js";export{b as continueHere,a as handoverLink,c as isOnlyHere};

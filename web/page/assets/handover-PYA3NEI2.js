@@ -1,1 +1,0 @@
-import{a,b,c}from"./chunk-XFP7MLM3.js";import"./chunk-42AIVMUR.js";import"./chunk-4LF74AUE.js";import"./chunk-KHEEUZC5.js";import"./chunk-J3TXAQ4B.js";import"./chunk-3O73BRCY.js";import"./chunk-FVHBRY3X.js";import"./chunk-BWZWJJRS.js";import"./chunk-E3BQTMXS.js";import"./chunk-CEAMIZB5.js";import"./chunk-D7T4XN55.js";export{b as continueHere,a as handoverLink,c as isOnlyHere};
