@@ -9,6 +9,14 @@ import { gate, standIn } from "./stand_in.mjs";
 
 let browser;
 
+/** The text of an answer that is stopped after its first words. */
+async function stoppedAnswer(page) {
+  await ask(page, "Go on for ever.");
+  await shown(page, 60);
+  await page.keyboard.press("Escape");
+  return finished(page);
+}
+
 describe("an answer at the chat page", { skip: chromiumPath() === null && "no Chromium is installed" }, () => {
   before(async () => {
     browser = await launch();
@@ -39,10 +47,7 @@ describe("an answer at the chat page", { skip: chromiumPath() === null && "no Ch
   test("what goes on in one tab, and its new title, are not undone by what another tab asks", async () => {
     const { url } = await start("--simulate", "40");
     const page = await open(browser, url, { settings: { parameters: { temperature: 0, max_tokens: 100 } } });
-    await ask(page, "Go on for ever.");
-    await shown(page, 60);
-    await page.keyboard.press("Escape");
-    const stopped = await finished(page);
+    const stopped = await stoppedAnswer(page);
     await written(page, stopped.slice(-20));
     const other = await page.context().newPage();
     await other.goto(url);
@@ -124,10 +129,7 @@ describe("an answer at the chat page", { skip: chromiumPath() === null && "no Ch
   test("goes on with a stopped answer where it ends, also after a reload", async () => {
     const { url } = await start("--simulate", "40");
     const page = await open(browser, url, { settings: { parameters: { temperature: 0, max_tokens: 100 } } });
-    await ask(page, "Go on for ever.");
-    await shown(page, 60);
-    await page.keyboard.press("Escape");
-    const stopped = await finished(page);
+    const stopped = await stoppedAnswer(page);
     await page.getByRole("button", { name: "Continue" }).click();
     await shown(page, stopped.length + 60);
     await page.reload();

@@ -21,7 +21,7 @@ const INCOMING_DATAGRAMS = 1024;
 /** Datagrams that wait to leave. Acknowledgements repeat themselves: what exceeds it is lost. */
 const OUTGOING_DATAGRAMS = 64;
 
-/** How long a session may take to open, ms: whoever asks meanwhile waits for the same attempt. */
+/** Time limit for opening a session, ms. Requests that arrive meanwhile wait for the same attempt. */
 const OPEN_WITHIN_MS = 15_000;
 
 /**

@@ -43,7 +43,7 @@ export interface AnswerListener {
   failed(fault: WireFault | null): void;
   /** The server has ended the answer here, and says by `code` that no other path may go on (S-2.6). */
   ended(code: Code): void;
-  /** The path is dead; `position` is where another one goes on. `rest` was due later, and is told if none does. */
+  /** The path is dead. Another one continues at `position`; if none does, `rest`, which was not due yet, is shown. */
   lost(position: number, loss: Loss, rest: Shown[]): void;
   /** Nothing more will be told or sent; comes once, last. */
   over(): void;

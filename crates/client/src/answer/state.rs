@@ -103,8 +103,8 @@ impl AnswerState {
         None
     }
 
-    /// Delivers what had come over the paths that are lost and waited to be shown, as no other path
-    /// brings it. Returns how the answer ends if its last record was among that.
+    /// Delivers the records that arrived over lost paths and were not due yet, since no other path
+    /// brings them. Returns how the answer ends if its last record is among them.
     pub(super) async fn deliver_rest(&mut self) -> Option<Result<(), ClientError>> {
         let rest = self.receiver.as_mut().map(Receiver::take_rest).unwrap_or_default();
         let mut end = None;

@@ -385,7 +385,8 @@ async fn what_waits_to_be_shown_is_told_before_the_error_that_ends_the_answer() 
     let expected = pieces(60);
     let server = StandIn::start(&expected, GAP, Fault::ResetAfter(2 * CAME, 5)).await;
     let mut config = config(&server);
-    config.receiver.playout = Playout { buffer: Micros::from_ms(2_000), max_tokens_per_s: Some(20) };
+    config.receiver.playout =
+        Playout { buffer: Micros::from_ms(2_000), max_tokens_per_s: Some(20) };
     let (whole, _) = whole(&Client::new(config).unwrap()).await;
     assert_eq!((whole.end, whole.dones), (Some(ClientError::Gone), 0));
     assert!(expected.concat().starts_with(&whole.text));

@@ -343,7 +343,7 @@ impl Exchange {
         }
     }
 
-    /// Sends a message that the client skips: a page sees by nothing else that its path works.
+    /// Sends a message that the client skips. A page has no other sign that its path works.
     async fn show_life(&mut self) -> Result<(), Broken> {
         let mut message = Vec::new();
         grease::put_message(rand::random(), &mut message);

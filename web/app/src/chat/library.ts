@@ -45,7 +45,7 @@ interface Schema extends DBSchema {
   bodies: { key: string; value: Body };
 }
 
-/** A conversation as it is kept, and by what this writing of it is told from others: times may be the same. */
+/** A stored conversation. `version` identifies this write of it: two writes may have the same time. */
 type Body = Conversation & { readonly version?: string };
 
 /** `null`: it was written when there were no versions. */
