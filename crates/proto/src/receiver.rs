@@ -462,8 +462,8 @@ impl Receiver {
     }
 
     /// Takes the records that arrived without gaps and were not polled, each with the offset of
-    /// its end, for a driver whose path has ended for good. If the log cannot be read, these are the
-    /// records before the fault.
+    /// its end, for a driver whose path has ended for good. If the log cannot be read, these are
+    /// the records before the fault.
     pub fn take_rest(&mut self) -> Vec<(u64, Delta)> {
         let told = self.events.drain(..).filter_map(|event| match event {
             ReceiverEvent::Delta { offset, delta } => Some((offset, delta)),
