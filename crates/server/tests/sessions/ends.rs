@@ -26,6 +26,22 @@ fn ask_head(channel: u64, more: Value) -> String {
     head.to_string()
 }
 
+/// Asks for the answer to `body` by datagram, and hears nothing yet.
+async fn ask_for(connection: &web_transport_quinn::Session, channel: u64, body: &str) -> Stream {
+    let mut stream = Stream::open(connection).await;
+    stream.say(MessageKind::Request, ask_head(channel, json!({})).as_bytes()).await;
+    stream.say(MessageKind::Body, body.as_bytes()).await;
+    stream.say(MessageKind::Body, b"").await;
+    stream
+}
+
+/// A server before an upstream that computes, and does not send the head of its response.
+async fn before_a_computing_upstream() -> (Server, StandIn) {
+    let upstream = StandIn::start(Act::Slowly(Vec::new(), Duration::ZERO)).await;
+    let url = upstream.url.clone();
+    (start(Setup { upstream: Some(url), ..Setup::default() }).await, upstream)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_end_of_a_whole_log_is_resumed_to_an_end() {
     let server = start(Setup::default()).await;
@@ -78,17 +94,11 @@ async fn a_client_that_no_longer_waits_for_a_whole_answer_cancels_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_is_cancelled_before_its_answer_begins() {
-    // An upstream that computes, and has not sent the head of its response.
-    let mut upstream = StandIn::start(Act::Slowly(Vec::new(), Duration::ZERO)).await;
-    let url = upstream.url.clone();
-    let server = start(Setup { upstream: Some(url), ..Setup::default() }).await;
+    let (server, mut upstream) = before_a_computing_upstream().await;
     let (_endpoint, connection) = connect(&server).await;
     for (channel, by_reset) in [(1, true), (2, false)] {
-        let mut stream = Stream::open(&connection).await;
-        stream.say(MessageKind::Request, ask_head(channel, json!({})).as_bytes()).await;
         let body = chat(5, json!({"model": UPSTREAM_MODEL}));
-        stream.say(MessageKind::Body, body.as_bytes()).await;
-        stream.say(MessageKind::Body, b"").await;
+        let mut stream = ask_for(&connection, channel, &body).await;
         let arrives =
             async { while !upstream.requests.recv().await.unwrap().starts_with("POST") {} };
         tokio::time::timeout(PATIENCE, arrives).await.expect("the upstream has the request");
@@ -106,14 +116,10 @@ async fn a_request_is_cancelled_before_its_answer_begins() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_whose_answer_takes_long_to_begin_hears_that_its_path_works() {
-    let mut upstream = StandIn::start(Act::Slowly(Vec::new(), Duration::ZERO)).await;
-    let url = upstream.url.clone();
-    let server = start(Setup { upstream: Some(url), ..Setup::default() }).await;
+    let (server, mut upstream) = before_a_computing_upstream().await;
     let (_endpoint, connection) = connect(&server).await;
-    let mut stream = Stream::open(&connection).await;
-    stream.say(MessageKind::Request, ask_head(1, json!({})).as_bytes()).await;
-    stream.say(MessageKind::Body, chat(5, json!({"model": UPSTREAM_MODEL})).as_bytes()).await;
-    stream.say(MessageKind::Body, b"").await;
+    let body = chat(5, json!({"model": UPSTREAM_MODEL}));
+    let mut stream = ask_for(&connection, 1, &body).await;
     // Within the 10 s after which a page takes its path for lost, and again (S-4.12).
     for _ in 0..2 {
         let heard = tokio::time::timeout(Duration::from_secs(8), stream.bytes()).await;
@@ -136,10 +142,7 @@ async fn a_request_is_cancelled_while_the_store_keeps_its_answer_waiting() {
     first.run(usize::MAX).await;
     assert!(first.complete, "the store works: {:?}", first.said);
     redis.mute(true);
-    let mut stream = Stream::open(&connection).await;
-    stream.say(MessageKind::Request, ask_head(1, json!({})).as_bytes()).await;
-    stream.say(MessageKind::Body, chat(10_000, json!({})).as_bytes()).await;
-    stream.say(MessageKind::Body, b"").await;
+    let mut stream = ask_for(&connection, 1, &chat(10_000, json!({}))).await;
     settle(&server, "num_requests_running", 1.0).await;
     // The answer is generated, and its ANSWER waits for the store, for a second in all.
     tokio::time::sleep(Duration::from_millis(200)).await;
